@@ -1,0 +1,1 @@
+"""Benches: `linkpass lab bench NAME`, one JSON shape for all."""

@@ -1,0 +1,1 @@
+"""Network namespaces: build a fabric from a topology file, break it, take it away."""

@@ -1,0 +1,102 @@
+"""What the core can ask of the world. Every command has an id and the causal id of the story it belongs to.
+
+Outcomes come back as events that carry the id: SetGroup -> GroupProgrammed | GroupFailed, SetLabels ->
+LabelsProgrammed | LabelsFailed, TraceLabels -> LabelsTraced | TraceFailed, ResolveUplinks -> UplinksResolved |
+ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked, Escalate -> Escalated | EscalateFailed.
+SetProbes and Record are always carried out and have no outcome.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from linkpass.core.events import Notice
+
+BUCKETS = 16
+"""Flow buckets per peer: the kernel's own label of a flow is hashed into one of them, each has one label of ours."""
+
+Rung = Literal[0, 1, 2, 3]
+
+
+class Command(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    cmd_id: int
+    cause: str
+
+
+class SetGroup(Command, frozen=True):
+    """Rung 2: the uplinks that carry a destination set, best spread equally. An empty tuple withdraws our route.
+
+    `group` is `all` (every configured prefix) or the address of one peer."""
+
+    group: str
+    uplinks: tuple[str, ...]
+
+
+class SetLabels(Command, frozen=True):
+    """Rung 1: one 16-bit label for each of the BUCKETS flow buckets of a peer. An empty tuple withdraws our labels."""
+
+    peer: str
+    labels: tuple[int, ...]
+
+
+class ProbeTarget(msgspec.Struct, frozen=True):
+    """One path to be probed: pinned to an uplink, with a label, every `interval_s`."""
+
+    peer: str
+    uplink: str
+    label: int
+    interval_s: float
+
+
+class SetProbes(Command, frozen=True):
+    """The whole set of paths to probe from now on; paths that stay keep their counters."""
+
+    targets: tuple[ProbeTarget, ...]
+
+
+class TraceLabels(Command, frozen=True):
+    peer: str
+    uplink: str
+    labels: tuple[int, ...]
+
+
+class ResolveUplinks(Command, frozen=True):
+    peer: str
+    labels: tuple[int, ...]
+
+
+class CompareFlows(Command, frozen=True):
+    """Trace copies of real flows' headers to a peer and compare with the traces of their labels."""
+
+    peer: str
+
+
+class SendNotice(Command, frozen=True):
+    """Tell peers, over every surviving uplink, repeated until each has acknowledged or the notice has expired."""
+
+    notice: Notice
+    peers: tuple[str, ...]
+
+
+class Escalate(Command, frozen=True):
+    """The host itself fails and no path can help: rung 3 takes over."""
+
+    host: str
+    evidence: tuple[str, ...]
+
+
+class Record(Command, frozen=True):
+    """An entry of the journal: what was decided or seen, and why. `linkpass why` shows the entries of one cause."""
+
+    what: str
+    why: str
+    rung: Rung = 0
+    element: str = ""
+    level: Literal["info", "warning"] = "info"
+
+
+AnyCommand = (
+    SetGroup | SetLabels | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | Escalate | Record
+)  # fmt: skip

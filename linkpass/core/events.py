@@ -1,0 +1,242 @@
+"""What the world can tell the core. Each event is a frozen value; a recording is a list of them.
+
+An event that ends a command carries that command's id (`cmd_id`). Success and each kind of failure are different
+events. Edges count probes; the core hears only of a change or of a window's sum (one event per probe would make
+quiet time expensive). Times are monotonic seconds; addresses are text as `ipaddress` prints it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
+"""What probes say of one direction of one path. `unknown`: never answered, or not judged; it is not `down`."""
+
+NoticeKind = Literal["port_down", "port_up", "drain", "undrain"]
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all events; the class name is the tag in a recording."""
+
+
+# the host's own ports
+class UplinkState(Event, frozen=True):
+    """An uplink as the kernel sees it. `usable` means: administratively up, carrier, and a gateway is known."""
+
+    uplink: str
+    usable: bool
+    why: str = ""
+    speed_bps: int = 0
+
+
+class UplinkGone(Event, frozen=True):
+    """The device itself has disappeared."""
+
+    uplink: str
+
+
+class SteeringLost(Event, frozen=True):
+    """Something of ours vanished from the kernel without us. `by` names the remover as well as we can know it."""
+
+    what: str
+    by: str
+
+
+# peers
+class PeerKnown(Event, frozen=True):
+    """A host that may be talked to: configured, in the fabric's file, or heard with a valid signature."""
+
+    peer: str
+    name: str = ""
+
+
+class PeersActive(Event, frozen=True):
+    """The peers this host has established connections with now (from the kernel's socket table)."""
+
+    peers: tuple[str, ...]
+
+
+class PeerSilent(Event, frozen=True):
+    """Nothing at all has been heard from a peer on any path for `silent_s`, though it was heard before."""
+
+    peer: str
+    silent_s: float
+
+
+class PeerBack(Event, frozen=True):
+    """A silent peer is heard again."""
+
+    peer: str
+
+
+class PeerFiltered(Event, frozen=True):
+    """Every probe to a peer fails while its data flows: somebody filters probes."""
+
+    peer: str
+    rule: str
+
+
+# paths
+class LabelsTraced(Event, frozen=True):
+    """Hop-limited traces of labels over one uplink: label -> names of the nodes in order, None where a hop was mute.
+
+    Neither the host itself nor the peer is in the list."""
+
+    cmd_id: int
+    peer: str
+    uplink: str
+    hops: dict[int, tuple[str | None, ...]]
+
+
+class TraceFailed(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    uplink: str
+    why: str
+
+
+class UplinksResolved(Event, frozen=True):
+    """Which uplink the kernel's own hash picks for each label now."""
+
+    cmd_id: int
+    peer: str
+    uplink_of: dict[int, str]
+
+
+class ResolveFailed(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    why: str
+
+
+class FlowCompared(Event, frozen=True):
+    """Hops of a real flow's header copies beside those of the probes with the same label. `agrees` None: no answer."""
+
+    cmd_id: int
+    peer: str
+    label: int
+    flow: str
+    agrees: bool | None
+    detail: str = ""
+
+
+class PathEvidence(Event, frozen=True):
+    """The probes' opinion of the direction from this host over one path has changed."""
+
+    peer: str
+    uplink: str
+    label: int
+    evidence: Evidence
+    loss_ratio: float = 0.0
+    rtt_s: float = 0.0
+    why: str = ""
+
+
+class PathCount(msgspec.Struct, frozen=True, array_like=True):
+    """Probes sent and lost over one path in a window."""
+
+    uplink: str
+    label: int
+    sent: int
+    lost: int
+
+
+class PathWindow(Event, frozen=True):
+    """A window's counts of all paths to a peer. Sent only while losses are about, so that quiet time costs nothing."""
+
+    peer: str
+    counts: tuple[PathCount, ...]
+
+
+class DaemonLate(Event, frozen=True):
+    """This daemon ran late by `late_s`: what it did not hear in that time is nobody's fault but its own."""
+
+    late_s: float
+
+
+# notices
+class Notice(msgspec.Struct, frozen=True):
+    """A peer's word. `link` is `node>node` (one direction) or `node-node` (both)."""
+
+    kind: NoticeKind
+    link: str
+    origin: str
+    seq: int
+    ttl_s: float
+
+
+class NoticeHeard(Event, frozen=True):
+    peer: str
+    notice: Notice
+
+
+class NoticeAcked(Event, frozen=True):
+    cmd_id: int
+    peer: str
+
+
+# the operator
+class DrainRequested(Event, frozen=True):
+    link: str
+    everywhere: bool = False
+
+
+class UndrainRequested(Event, frozen=True):
+    link: str
+    everywhere: bool = False
+
+
+class ClearRequested(Event, frozen=True):
+    """Forget the damping of a link (`*`: of all)."""
+
+    link: str
+
+
+# outcomes of steering
+class GroupProgrammed(Event, frozen=True):
+    cmd_id: int
+    group: str
+    took_s: float = 0.0
+
+
+class GroupFailed(Event, frozen=True):
+    cmd_id: int
+    group: str
+    why: str
+
+
+class LabelsProgrammed(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    took_s: float = 0.0
+
+
+class LabelsFailed(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    why: str
+
+
+class Escalated(Event, frozen=True):
+    cmd_id: int
+    host: str
+
+
+class EscalateFailed(Event, frozen=True):
+    cmd_id: int
+    host: str
+    why: str
+
+
+class Deadline(Event, frozen=True):
+    """The moment asked for by `next_deadline_s()` has come."""
+
+
+AnyEvent = (
+    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerFiltered
+    | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow
+    | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed
+    | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
+)  # fmt: skip

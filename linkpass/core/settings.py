@@ -1,0 +1,79 @@
+"""Every knob of the core, with its unit and the reason for its default. Read from TOML by `linkpass.config`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Damping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Route-flap damping after RFC 2439: a penalty per failure that decays exponentially.
+
+    One failure (1000) is below `suppress`; two in a short time suppress; the ceiling bounds the time a healed link
+    has to wait (four half-lives here). The floor must be longer than the up-phase of a flap worth catching."""
+
+    penalty: float = 1000.0
+    suppress: float = 1500.0
+    reuse: float = 750.0
+    ceiling: float = 12000.0
+    half_life_s: float = 15.0
+    observe_s: float = 1.0
+    """Unbroken good evidence before `up`; doubles with each failure that follows soon, without an end."""
+    observe_max_s: float = 300.0
+    forget_s: float = 600.0
+    """A link that stayed up this long starts again with the shortest observation."""
+
+
+class Probing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    interval_s: float = 0.010
+    """Per path to a peer this host talks to now."""
+    idle_interval_s: float = 1.0
+    """Per path of the rotating sample of other peers."""
+    max_packets_per_s: int = 2000
+    """Per host, all probes together. The intervals stretch when it would be exceeded."""
+    max_link_packets_per_s: int = 1000
+    protocol: Literal["tcp", "udp"] = "tcp"
+    """IP protocol of the probes: that of the data, or the fabric may send them elsewhere."""
+    port: int = 3785
+    dscp: int = 0
+    size_bytes: int = 0
+    """Least size of a probe's IP payload; 0: as small as it gets."""
+
+
+class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sequential tests. Rates stated in `linkpass.core.detect`."""
+
+    blackhole_losses: int = 3
+    loss_ok_ratio: float = 0.001
+    loss_bad_ratio: float = 0.03
+    loss_threshold: float = 12.0
+    """Log-likelihood to cross: a false alarm about once in e^12 (160,000) restarts of the test."""
+    queueing_s: float = 0.020
+    queueing_windows: int = 10
+    silent_s: float = 0.25
+    grace_s: float = 0.5
+    """After a start nothing is judged for this long: the first probes race the other daemons' starts."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    max_moved_ratio: float = 0.5
+    """Share of a peer's paths that soft verdicts (loss, queueing, drain, a peer's word) may take away at once."""
+    reprogram_tries: int = 3
+    notice_ttl_s: float = 10.0
+    labels_per_peer: int = 8
+    trace_pool: int = 32
+    retrace_s: float = 30.0
+
+
+class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    host: str
+    """This host's name, as the topology file and the journal call it."""
+    address: str
+    """The address that the job's sockets use (often a loopback address)."""
+    mode: Literal["observe", "act"] = "observe"
+    rungs: tuple[int, ...] = (1, 2)
+    damping: Damping = Damping()
+    probing: Probing = Probing()
+    detection: Detection = Detection()
+    limits: Limits = Limits()

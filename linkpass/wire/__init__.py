@@ -1,0 +1,1 @@
+"""Bytes to values and back, nothing else: no sockets, no clock."""
