@@ -1,0 +1,107 @@
+"""Every key of the configuration file with its default. `docs/linkpass.toml` explains them one by one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from linkpass.core.settings import Damping, Detection, Limits, Probing
+
+DEFAULT_PATH = "/etc/linkpass/linkpass.toml"
+
+
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where names come from. All optional: without them nodes are called by their addresses."""
+
+    file: str = ""
+    """A containerlab file."""
+    names: dict[str, str] = {}
+    """Address -> node name, for addresses that traces meet."""
+    names_file: str = ""
+    """A JSON object like `names`; `names` wins where both know an address."""
+
+
+class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key_file: str = "/etc/linkpass/key"
+    """The fabric's shared secret, at least 16 bytes; surrounding white space is dropped."""
+
+
+class TcpTimers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Timers of the job's own sockets, set from outside and put back when the daemon ends."""
+
+    enabled: bool = False
+    rto_min_us: int = 5000
+    rto_max_ms: int = 1000
+
+
+class Routes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    metric: int = 76
+    """Preference of our routes: must be below the metric of the routes that they lie over."""
+    rto_min_ms: int | None = None
+    """`rto_min` on our routes, for kernels that have no socket option for it."""
+
+
+class Uplink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An uplink that the kernel's routes do not show."""
+
+    name: str
+    gateway4: str | None = None
+    gateway6: str | None = None
+
+
+class Control(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    socket: str = "/run/linkpass/control.sock"
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    listen: str = "127.0.0.1:9478"
+    """`address:port`, IPv6 in brackets; empty: off."""
+
+
+class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dir: str = "/var/lib/linkpass"
+    """Holds the journal of decisions and the journal of changes to be undone."""
+    max_bytes: int = 8 << 20
+    """The journal of decisions is rotated at this size; one older file is kept."""
+
+
+class Recorder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    file: str = ""
+    """Empty: nothing is recorded."""
+    max_bytes: int = 64 << 20
+
+
+class Escalation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hook: tuple[str, ...] = ()
+    """Program and arguments; the verdict comes as JSON on its standard input."""
+    timeout_s: float = 10.0
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file. `load` gives addresses as `ipaddress` prints them and absolute paths."""
+
+    mode: Literal["observe", "act"] = "observe"
+    host: str = ""
+    """Empty: the machine's host name."""
+    address: str = ""
+    """The address that the job's sockets use. Empty: the preferred source of the routes to `prefixes`."""
+    prefixes: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    netns: tuple[str, ...] = ()
+    realtime: bool = False
+    rungs: tuple[Literal[1, 2], ...] = (1, 2)
+    fabric: Fabric = Fabric()
+    auth: Auth = Auth()
+    damping: Damping = Damping()
+    probing: Probing = Probing()
+    detection: Detection = Detection()
+    limits: Limits = Limits()
+    tcp_timers: TcpTimers = TcpTimers()
+    routes: Routes = Routes()
+    uplinks: tuple[Uplink, ...] = ()
+    control: Control = Control()
+    metrics: Metrics = Metrics()
+    journal: Journal = Journal()
+    recorder: Recorder = Recorder()
+    escalate: Escalation = Escalation()
