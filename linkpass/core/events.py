@@ -71,6 +71,13 @@ class PeerBack(Event, frozen=True):
     peer: str
 
 
+class PeerData(Event, frozen=True):
+    """Whether the job's data to a peer still advances (acknowledged bytes of its sockets); sent on a change."""
+
+    peer: str
+    flows: bool
+
+
 class PeerFiltered(Event, frozen=True):
     """Every probe to a peer fails while its data flows: somebody filters probes."""
 
@@ -235,7 +242,7 @@ class Deadline(Event, frozen=True):
 
 
 AnyEvent = (
-    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerFiltered
+    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData | PeerFiltered
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow
     | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed
     | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline

@@ -11,12 +11,12 @@ class Damping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Route-flap damping after RFC 2439: a penalty per failure that decays exponentially.
 
     One failure (1000) is below `suppress`; two in a short time suppress; the ceiling bounds the time a healed link
-    has to wait (four half-lives here). The floor must be longer than the up-phase of a flap worth catching."""
+    has to wait (three half-lives here). The floor must be longer than the up-phase of a flap worth catching."""
 
     penalty: float = 1000.0
     suppress: float = 1500.0
     reuse: float = 750.0
-    ceiling: float = 12000.0
+    ceiling: float = 6000.0
     half_life_s: float = 15.0
     observe_s: float = 1.0
     """Unbroken good evidence before `up`; doubles with each failure that follows soon, without an end."""
@@ -30,6 +30,8 @@ class Probing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Per path to a peer this host talks to now."""
     idle_interval_s: float = 1.0
     """Per path of the rotating sample of other peers."""
+    sample_peers: int = 16
+    sample_rotate_s: float = 10.0
     max_packets_per_s: int = 2000
     """Per host, all probes together. The intervals stretch when it would be exceeded."""
     max_link_packets_per_s: int = 1000
@@ -52,6 +54,11 @@ class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queueing_s: float = 0.020
     queueing_windows: int = 10
     silent_s: float = 0.25
+    """A peer of which nothing was heard for this long is called silent."""
+    escalate_s: float = 2.0
+    """A silent peer whose data has stopped too, while others answer, is given up as a host after this long."""
+    clean_s: float = 1.0
+    """A lossy link has to carry probes without a loss for this long before its return is even observed."""
     grace_s: float = 0.5
     """After a start nothing is judged for this long: the first probes race the other daemons' starts."""
 

@@ -1,0 +1,269 @@
+"""The core: one event in, commands out. Everything that linkpass decides is decided here, and nothing else happens
+here.
+
+A turn: take the event, let time act on elements and words, and, when something that matters has changed, decide:
+blame links, choose labels and uplinks, send what differs from what is programmed. Deciding waits until all events
+of the same moment are in (the deadline is then `now`), so that a dead spine is one decision and not one for each of
+its paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from linkpass.core import events as ev
+from linkpass.core import health, hosts, steer, survey
+from linkpass.core.commands import BUCKETS, Command, ProbeTarget
+from linkpass.core.element import Element
+from linkpass.core.notices import NoticeDesk
+from linkpass.core.settings import CoreSettings
+from linkpass.core.view import View, view_of
+from linkpass.core.world import Tray, World, names_of
+
+SURVEY_S = 1.0
+
+
+class Core:
+    """The decisions of one host (of one network namespace of it)."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self.world = World(settings)
+        self._tray = Tray()
+        self._desk = NoticeDesk(self.world, self._tray)
+        self._plan: tuple[ProbeTarget, ...] = ()
+        self._survey_at_s: float | None = None
+        self._verify_at_s: float | None = None
+        self._members: tuple[str, ...] | None = None
+        self._handlers: dict[type[ev.Event], Callable[[Any, float], None]] = {
+            ev.UplinkState: self._on_uplink,
+            ev.UplinkGone: self._on_uplink_gone,
+            ev.SteeringLost: self._on_steering_lost,
+            ev.PeerKnown: self._on_peer_known,
+            ev.PeersActive: self._on_peers_active,
+            ev.PeerSilent: lambda e, now: hosts.on_silent(self.world, self._tray, e, now),
+            ev.PeerBack: lambda e, now: hosts.on_back(self.world, self._tray, e, now),
+            ev.PeerData: lambda e, now: hosts.on_data(self.world, e),
+            ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
+            ev.LabelsTraced: self._on_traced,
+            ev.TraceFailed: lambda e, now: survey.on_trace_failed(self.world, self._tray, e),
+            ev.UplinksResolved: self._on_resolved,
+            ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
+            ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
+            ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
+            ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
+            ev.DaemonLate: lambda e, now: None,
+            ev.NoticeHeard: lambda e, now: self._desk.heard(e, now),
+            ev.NoticeAcked: lambda e, now: None,
+            ev.DrainRequested: lambda e, now: self._desk.drain(e, now),
+            ev.UndrainRequested: lambda e, now: self._desk.undrain(e, now),
+            ev.ClearRequested: self._on_clear,
+            ev.GroupProgrammed: self._on_programmed,
+            ev.GroupFailed: self._on_failed,
+            ev.LabelsProgrammed: self._on_programmed,
+            ev.LabelsFailed: self._on_failed,
+            ev.Escalated: self._on_escalated,
+            ev.EscalateFailed: self._on_escalate_failed,
+            ev.Deadline: lambda e, now: None,
+        }
+
+    # the three faces
+
+    def handle(self, event: ev.Event, now_s: float) -> list[Command]:
+        """Take one event at `now_s` (monotonic, never backwards); the commands that follow from it."""
+        self._handlers[type(event)](event, now_s)
+        self._let_time_act(now_s)
+        if isinstance(event, ev.Deadline) and self.world.decide_at_s is not None and now_s >= self.world.decide_at_s:
+            self._decide(now_s)
+        return self._tray.empty()
+
+    def next_deadline_s(self) -> float | None:
+        """When `handle(Deadline(), …)` is wanted next, if nothing else happens."""
+        return min(self._deadlines(), default=None)
+
+    def view(self, now_s: float) -> View:
+        """A picture of everything, for people and metrics."""
+        return view_of(self.world, now_s)
+
+    # events
+
+    def _on_uplink(self, event: ev.UplinkState, now_s: float) -> None:
+        if health.on_uplink(self.world, self._tray, event, now_s):
+            uplink = self.world.uplinks[event.uplink]
+            self._desk.port(event.uplink, usable=event.usable, cause=uplink.element.cause, now_s=now_s)
+            self._survey_soon(now_s)
+
+    def _on_uplink_gone(self, event: ev.UplinkGone, now_s: float) -> None:
+        if event.uplink in self.world.uplinks:
+            gone = ev.UplinkState(uplink=event.uplink, usable=False, why="the device is gone")
+            self._on_uplink(gone, now_s)
+
+    def _on_steering_lost(self, event: ev.SteeringLost, now_s: float) -> None:
+        for wish in self.world.wishes.values():
+            if wish.name != event.what:
+                continue
+            self._tray.record(wish.cause, f"{event.by} removed {event.what}", "not by us", level="warning")
+            if wish.removed(event.by, self.settings.limits.reprogram_tries):
+                self._tray.record(wish.cause, f"stood down on {event.what}", wish.stood_down, level="warning")
+        self.world.decide_soon(now_s)
+
+    def _on_peer_known(self, event: ev.PeerKnown, now_s: float) -> None:
+        if event.peer == self.settings.address:
+            return
+        peer = self.world.table.peer(event.peer)
+        peer.name = event.name or peer.name
+        self._survey_soon(now_s)
+
+    def _on_peers_active(self, event: ev.PeersActive, now_s: float) -> None:
+        now_active = set(event.peers) - {self.settings.address}
+        for address in sorted(now_active):
+            self.world.table.peer(address)
+        for peer in self.world.table.peers.values():
+            peer.active = peer.address in now_active
+            if not peer.active:
+                peer.data_flows = None
+        self._survey_soon(now_s)
+        self.world.decide_soon(now_s)
+
+    def _on_traced(self, event: ev.LabelsTraced, now_s: float) -> None:
+        survey.on_traced(self.world, event, now_s)
+        self._survey_soon(now_s)
+
+    def _on_resolved(self, event: ev.UplinksResolved, now_s: float) -> None:
+        survey.on_resolved(self.world, event, now_s)
+        self._survey_soon(now_s)
+
+    def _on_clear(self, event: ev.ClearRequested, now_s: float) -> None:
+        cause = self.world.new_cause()
+        cleared = 0
+        for element, names in self._clearable():
+            if event.link == "*" or event.link in names:
+                element.feed("clear", now_s, why="cleared by the operator")
+                cleared += 1
+        self._tray.record(cause, f"damping of {event.link} cleared", f"asked for; {cleared} element(s)")
+        self.world.decide_soon(now_s)
+
+    def _clearable(self) -> Iterator[tuple[Element, set[str]]]:
+        for direction, element in self.world.links.items():
+            yield element, set(names_of(direction))
+        for uplink in self.world.uplinks.values():
+            hop = self.world.table.first_hop(uplink.name)
+            names = set(names_of(f"{self.settings.host}>{hop}")) if hop else set()
+            yield uplink.element, names | {uplink.name}
+        for peer in self.world.table.peers.values():
+            for path in peer.paths.values():
+                yield path.element, {name for link in path.links for name in names_of(link)} | {path.uplink}
+
+    def _on_programmed(self, event: ev.GroupProgrammed | ev.LabelsProgrammed, now_s: float) -> None:
+        for wish in self.world.wishes.values():
+            if wish.done(event.cmd_id):
+                self._verify_at_s = now_s + 10 * self.settings.probing.interval_s
+                if wish.name == f"group {steer.ALL}" and wish.programmed != self._members:
+                    first, self._members = self._members is None, wish.programmed
+                    if not first:
+                        survey.group_changed(self.world, self._tray, wish.programmed or ())
+        steer.program(self.world, self._tray, now_s)
+
+    def _on_failed(self, event: ev.GroupFailed | ev.LabelsFailed, now_s: float) -> None:
+        for wish in self.world.wishes.values():
+            if wish.failed(event.cmd_id, now_s) and wish.failures in (1, 4):
+                retry = "tried again with growing pauses"
+                self._tray.record(wish.cause, f"could not program {wish.name}: {retry}", event.why, level="warning")
+
+    def _on_escalated(self, event: ev.Escalated, now_s: float) -> None:
+        peer = self._peer_called(event.host)
+        self._tray.record(peer, f"{event.host} was handed over", "the escalation hook took it", rung=3)
+
+    def _on_escalate_failed(self, event: ev.EscalateFailed, now_s: float) -> None:
+        what = f"{event.host} was not handed over"
+        self._tray.record(self._peer_called(event.host), what, event.why, rung=3, level="warning")
+
+    def _peer_called(self, title: str) -> str:
+        return next((peer.cause for peer in self.world.table.peers.values() if peer.title() == title), "")
+
+    # time
+
+    def _survey_soon(self, now_s: float) -> None:
+        self._survey_at_s = now_s if self._survey_at_s is None else min(now_s, self._survey_at_s)
+
+    def _let_time_act(self, now_s: float) -> None:
+        for element in list(self._elements()):
+            if element.tick(now_s):
+                self._tray.record(element.cause, f"{element.name} is {element.state}", element.why)
+                self.world.decide_soon(now_s)
+        if any(deadline <= now_s for deadline in health.clean_deadlines(self.world)):
+            self.world.decide_soon(now_s)
+        if any(deadline <= now_s for deadline in self._desk.deadlines()):
+            self._desk.tick(now_s)
+        if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
+            hosts.judge(self.world, self._tray, now_s)
+        if any(wish.pending and (wish.retry_at_s or 0.0) <= now_s for wish in self.world.wishes.values()):
+            steer.program(self.world, self._tray, now_s)
+        if self._survey_at_s is not None and self._survey_at_s <= now_s:
+            survey.survey(self.world, self._tray, now_s)
+            self._plan = survey.send_plan(self.world, self._tray, self._plan, now_s)
+            self._survey_at_s = now_s + SURVEY_S
+        if self._verify_at_s is not None and self._verify_at_s <= now_s:
+            self._verify(now_s)
+
+    def _decide(self, now_s: float) -> None:
+        world = self.world
+        world.decide_at_s = None
+        health.judge_links(world, self._tray, now_s)
+        for peer in world.table.peers.values():
+            steer.decide_labels(world, self._tray, peer, now_s)
+        steer.decide_group(world, self._tray, now_s)
+        steer.program(world, self._tray, now_s)
+        self._plan = survey.send_plan(world, self._tray, self._plan, now_s)
+
+    def _verify(self, now_s: float) -> None:
+        """A moment after a move: do the paths that carry the traffic now answer?"""
+        self._verify_at_s = None
+        for peer in self.world.table.peers.values():
+            wish = self.world.wishes.get(f"labels {peer.address}")
+            if wish is None or not wish.cause or wish.programmed != peer.labels or not peer.labels:
+                continue
+            bad = [path for path in peer.used() if path.label in peer.labels and not path.element.usable]
+            what = f"the flows to {peer.title()} " + ("are still on failing paths" if bad else "get through")
+            why = "; ".join(sorted({path.element.why for path in bad})) or "verified by probes after the move"
+            self._tray.record(wish.cause, what, why, rung=1, level="warning" if bad else "info")
+            wish.cause = ""
+
+    def _elements(self) -> Iterator[Element]:
+        for uplink in self.world.uplinks.values():
+            if uplink.element.deadline_s is not None:
+                yield uplink.element
+        for element in self.world.links.values():
+            if element.deadline_s is not None:
+                yield element
+        for path in self.world.table.probed():
+            if path.element.deadline_s is not None:
+                yield path.element
+
+    def _deadlines(self) -> Iterator[float]:
+        world = self.world
+        for element in self._elements():
+            if element.deadline_s is not None:
+                yield element.deadline_s
+        yield from health.clean_deadlines(world)
+        yield from self._desk.deadlines()
+        yield from hosts.deadlines(world)
+        for wish in world.wishes.values():
+            if wish.pending and wish.retry_at_s is not None and world.acting:
+                yield wish.retry_at_s
+        for at_s in (world.decide_at_s, self._survey_at_s, self._verify_at_s):
+            if at_s is not None:
+                yield at_s
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when a rule of the house is broken; called after every test and every replay."""
+        for peer in self.world.table.peers.values():
+            assert len(peer.labels) in (0, BUCKETS), f"{peer.title()}: {len(peer.labels)} buckets"
+            assert set(peer.labels) <= {label for _, label in peer.in_use} or peer.disarmed, "a label nobody probes"
+            assert all(key in peer.paths for key in peer.in_use), "a path in use that is not known"
+        group = self.world.wishes.get(f"group {steer.ALL}")
+        if group is not None and group.value is not None:
+            assert group.value, "the last uplink was taken"
+        if not self.world.acting:
+            assert all(wish.programmed is None for wish in self.world.wishes.values()), "observe mode has steered"

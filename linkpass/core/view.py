@@ -1,0 +1,185 @@
+"""A picture of the core's state, for `status`, `paths`, metrics and the recorder's readers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from linkpass.core.steer import ALL, grade_path
+from linkpass.core.world import World, names_of
+
+
+class UplinkView(msgspec.Struct, frozen=True):
+    name: str
+    usable: bool
+    state: str
+    why: str
+    speed_bps: int
+    penalty: float
+    suppressed_until_s: float | None
+    carries: bool
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    address: str
+    name: str
+    active: bool
+    silent: bool
+    evidence: dict[str, int]
+    labels: tuple[int, ...]
+    rung1: bool
+    rung1_why: str
+    filtered: str
+
+
+class LinkView(msgspec.Struct, frozen=True):
+    id: str
+    state: str
+    why: str
+    penalty: float
+    drained: bool
+    since_s: float
+    cause: str
+
+
+class PathView(msgspec.Struct, frozen=True):
+    peer: str
+    peer_name: str
+    uplink: str
+    label: int
+    hops: tuple[str | None, ...]
+    evidence: str
+    state: str
+    why: str
+    grade: str
+    loss_ratio: float
+    rtt_s: float
+    in_use: bool
+
+
+class SteeringView(msgspec.Struct, frozen=True):
+    object: str
+    desired: tuple[int | str, ...]
+    programmed: tuple[int | str, ...] | None
+    tries: int
+    stood_down: str
+    why: str
+
+
+class View(msgspec.Struct, frozen=True):
+    host: str
+    address: str
+    mode: str
+    moves: int
+    verdicts: tuple[str, ...]
+    uplinks: tuple[UplinkView, ...]
+    peers: tuple[PeerView, ...]
+    links: tuple[LinkView, ...]
+    paths: tuple[PathView, ...]
+    steering: tuple[SteeringView, ...]
+
+
+def view_of(world: World, now_s: float) -> View:
+    """Render the world; pure and costly enough not to be called in the fast path."""
+    settings = world.settings
+    group = world.wishes.get(f"group {ALL}")
+    carrying = group.value if group is not None and group.value is not None else tuple(world.uplinks)
+    uplinks = tuple(
+        UplinkView(
+            uplink.name,
+            uplink.usable,
+            uplink.element.state,
+            uplink.why or uplink.element.why,
+            uplink.speed_bps,
+            round(uplink.element.penalty_now(now_s), 1),
+            uplink.element.reuse_at_s(now_s) if uplink.element.suppressed else None,
+            uplink.name in carrying,
+        )
+        for uplink in world.uplinks.values()
+    )
+    peers = []
+    paths = []
+    for peer in world.table.peers.values():
+        evidence: dict[str, int] = {}
+        for path in peer.used():
+            evidence[path.evidence] = evidence.get(path.evidence, 0) + 1
+            grade, why, _ = grade_path(world, peer, path, now_s)
+            paths.append(
+                PathView(
+                    peer.address,
+                    peer.title(),
+                    path.uplink,
+                    path.label,
+                    path.hops or (),
+                    path.evidence,
+                    path.element.state,
+                    why,
+                    grade,
+                    path.loss_ratio,
+                    path.rtt_s,
+                    path.label in peer.labels or (not peer.labels and path.uplink in carrying),
+                )
+            )
+        armed, why = rung1_of(world, peer.address)
+        peers.append(
+            PeerView(
+                peer.address,
+                peer.name,
+                peer.active,
+                peer.silent_since_s is not None,
+                evidence,
+                peer.labels,
+                armed,
+                why,
+                peer.filtered,
+            )
+        )
+    links = []
+    seen = sorted({link for path in world.table.probed() for link in path.links} | set(world.links))
+    for direction in seen:
+        element = world.links.get(direction)
+        words = world.words_on(direction, now_s)
+        links.append(
+            LinkView(
+                direction,
+                element.state if element else "up",
+                (words[0] if words else "") or (element.why if element else ""),
+                round(element.penalty_now(now_s), 1) if element else 0.0,
+                words is not None or any(name in world.drains for name in names_of(direction)),
+                element.since_s if element else 0.0,
+                element.cause if element else "",
+            )
+        )
+    steering = tuple(
+        SteeringView(wish.name, wish.value or (), wish.programmed, wish.lost, wish.stood_down, wish.why)
+        for wish in world.wishes.values()
+    )
+    verdicts = tuple(f"{verdict.kind} {verdict.name}".strip() for verdict in world.verdicts)
+    return View(
+        settings.host,
+        settings.address,
+        settings.mode,
+        world.moves,
+        verdicts,
+        uplinks,
+        tuple(peers),
+        tuple(links),
+        tuple(paths),
+        steering,
+    )
+
+
+def rung1_of(world: World, address: str) -> tuple[bool, str]:
+    """Whether rung 1 can move a peer's flows, and why not."""
+    peer = world.table.peer(address)
+    wish = world.wishes.get(f"labels {address}")
+    if not peer.labelled:
+        return False, "IPv4 has no flow label"
+    if 1 not in world.settings.rungs:
+        return False, "rung 1 is off in the configuration"
+    if peer.disarmed:
+        return False, peer.disarmed
+    if not peer.in_use:
+        return False, "no traced path yet"
+    if wish is not None and wish.stood_down:
+        return False, wish.stood_down
+    return True, f"{len(peer.in_use)} labels over {len({path.hops for path in peer.used()})} path(s)"

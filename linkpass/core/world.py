@@ -1,0 +1,157 @@
+"""The state that the parts of the core share, and the tray on which they lay their commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from linkpass.core.blame import Verdict
+from linkpass.core.commands import Command, Record, Rung
+from linkpass.core.desired import Wish
+from linkpass.core.element import Element
+from linkpass.core.paths import Path, PathTable
+from linkpass.core.settings import CoreSettings
+
+INCIDENT_S = 2.0
+"""Bad news this close together is one incident, and gets one causal id."""
+
+
+@dataclass(slots=True)
+class Uplink:
+    name: str
+    usable: bool
+    element: Element
+    why: str = ""
+    speed_bps: int = 0
+
+
+@dataclass(slots=True)
+class Told:
+    """A peer's word about a link, with its end."""
+
+    kind: Literal["port_down", "drain"]
+    origin: str
+    until_s: float
+    cause: str
+
+
+@dataclass(slots=True)
+class Drain:
+    everywhere: bool
+    cause: str
+    tell_at_s: float
+
+
+class World:
+    """What this host knows and wants. Mutable, private to the core."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self.table = PathTable(settings)
+        self.uplinks: dict[str, Uplink] = {}
+        self.links: dict[str, Element] = {}
+        self.soft: dict[str, str] = {}
+        """Directions that are down for a soft reason (loss), with the reason."""
+        self.loss_at_s: dict[str, float] = {}
+        self.told: dict[str, dict[str, Told]] = {}
+        """link as named in the notice -> origin -> word."""
+        self.drains: dict[str, Drain] = {}
+        self.blamed: frozenset[str] = frozenset()
+        self.verdicts: tuple[Verdict, ...] = ()
+        self.wishes: dict[str, Wish] = {}
+        self.moves = 0
+        self.move_keys: set[tuple[str, str]] = set()
+        self.decide_at_s: float | None = None
+        self._cause_no = 0
+        self._incident = ""
+        self._incident_until_s = float("-inf")
+
+    @property
+    def acting(self) -> bool:
+        return self.settings.mode == "act"
+
+    def new_cause(self) -> str:
+        self._cause_no += 1
+        return f"{self.settings.host}-{self._cause_no}"
+
+    def incident(self, now_s: float) -> str:
+        """The causal id for bad news at `now_s`: that of the incident still open, else a new one."""
+        if now_s >= self._incident_until_s:
+            self._incident = self.new_cause()
+        self._incident_until_s = now_s + INCIDENT_S
+        return self._incident
+
+    def decide_soon(self, now_s: float) -> None:
+        """Decide when all events of this moment are in: their sum is one decision."""
+        if self.decide_at_s is None or now_s < self.decide_at_s:
+            self.decide_at_s = now_s
+
+    def link(self, direction: str) -> Element:
+        element = self.links.get(direction)
+        if element is None:
+            element = self.links[direction] = Element(direction, self.settings.damping)
+        return element
+
+    def wish(self, name: str) -> Wish:
+        wish = self.wishes.get(name)
+        if wish is None:
+            wish = self.wishes[name] = Wish(name)
+        return wish
+
+    def usable_uplinks(self) -> list[str]:
+        return [uplink.name for uplink in self.uplinks.values() if uplink.usable]
+
+    def words_on(self, direction: str, now_s: float) -> tuple[str, str] | None:
+        """(reason, cause) when a drain or a peer's word is upon a direction."""
+        for name in names_of(direction):
+            drain = self.drains.get(name)
+            if drain is not None:
+                return f"{name} is drained", drain.cause
+            for word in self.told.get(name, {}).values():
+                if word.until_s > now_s:
+                    what = "is drained" if word.kind == "drain" else "is down"
+                    return f"{name} {what}, says {word.origin}", word.cause
+        return None
+
+    def paths_over(self, link: str) -> list[Path]:
+        """Paths in use that cross a link, given as `a>b`, `a-b` or `b-a`."""
+        return [path for path in self.table.probed() if any(link in names_of(d) for d in path.links)]
+
+
+def names_of(direction: str) -> tuple[str, str, str]:
+    """The names under which people and peers may speak of a direction: itself, and its link from either end."""
+    a, _, b = direction.partition(">")
+    return direction, f"{a}-{b}", f"{b}-{a}"
+
+
+@dataclass(slots=True)
+class Tray:
+    """Collects the commands of one turn; ids grow by one, so that a replay gives the same."""
+
+    next_id: int = 1
+    commands: list[Command] = field(default_factory=list)
+
+    def take_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def put(self, command: Command) -> None:
+        self.commands.append(command)
+
+    def record(
+        self,
+        cause: str,
+        what: str,
+        why: str,
+        *,
+        rung: Rung = 0,
+        element: str = "",
+        level: Literal["info", "warning"] = "info",
+    ) -> None:
+        self.put(
+            Record(cmd_id=self.take_id(), cause=cause, what=what, why=why, rung=rung, element=element, level=level)
+        )
+
+    def empty(self) -> list[Command]:
+        commands, self.commands = self.commands, []
+        return commands
