@@ -1,0 +1,27 @@
+"""A typed face over a networkx graph of nodes, ports and links. Pure: no files, no health, no time."""
+
+from topology.model.elements import (
+    FabricError,
+    Hop,
+    Link,
+    Node,
+    Path,
+    Port,
+    Role,
+    UnknownElementError,
+    direction_id,
+)
+from topology.model.fabric import Fabric
+
+__all__ = [
+    "Fabric",
+    "FabricError",
+    "Hop",
+    "Link",
+    "Node",
+    "Path",
+    "Port",
+    "Role",
+    "UnknownElementError",
+    "direction_id",
+]
