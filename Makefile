@@ -1,2 +1,74 @@
-# linkpass: `make demo` shows it, `make test` proves it. Every target is idempotent from a bare Debian machine.
+# linkpass: `make demo` shows it, `make test` proves it. Every target is idempotent from a bare Debian 12 machine (root).
 SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+CASES ?=
+PYTEST_ARGS ?=
+N ?= 10
+# Options for pip when it installs torch, for instance another index with a smaller or an accelerator's build.
+TORCH_PIP_ARGS ?=
+
+.PHONY: help setup setup-test demo test check unit kernel e2e bench clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+
+setup: $(STAMP)/run ## Install what the daemon, the lab and the demo need (apt when missing, .venv)
+
+setup-test: $(STAMP)/test ## Install what the tests need on top
+
+$(STAMP)/venv: tools/apt-missing
+	tools/apt-missing nft:nftables
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "linkpass needs Python 3.11 or newer: $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/apt-missing --package python3-venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/torch: $(STAMP)/venv constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt $(TORCH_PIP_ARGS) torch
+	touch $@
+
+$(STAMP)/run: $(STAMP)/torch pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab]'
+	touch $@
+
+$(STAMP)/test: $(STAMP)/run
+	tools/apt-missing promtool:prometheus chromium:chromium
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
+	touch $@
+
+demo: setup ## Break a fabric under a training job and watch it go on
+	$(BIN)/linkpass lab demo --out build/demo
+
+check: setup-test ## The gates without the tests: style, types, the house's import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: setup-test ## The pure tests, with the core's branch coverage
+	mkdir -p build
+	CASES='$(CASES)' COVERAGE_FILE=build/.coverage $(BIN)/pytest -n 2 tests/core --cov=linkpass.core --cov-branch --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+	CASES='$(CASES)' $(BIN)/pytest -n 2 -m 'not netns and not e2e' --ignore=tests/core $(PYTEST_ARGS)
+
+kernel: setup-test ## The contract tests against a real kernel in network namespaces
+	CASES='$(CASES)' $(BIN)/pytest -m 'netns and not e2e' $(PYTEST_ARGS)
+
+e2e: setup-test ## Real daemons and a real training job while the fabric breaks
+	CASES='$(CASES)' $(BIN)/pytest -m e2e $(PYTEST_ARGS)
+
+test: check unit kernel e2e ## Everything: gates and all tests (CASES=DIR adds the real files from outside)
+
+bench: setup ## The figures of the README (N injections a case)
+	mkdir -p build/bench
+	$(BIN)/linkpass lab bench reroute --n $(N) --json build/bench/reroute.json
+	$(BIN)/linkpass lab bench balance --json build/bench/balance.json
+	$(BIN)/linkpass lab bench rest --json build/bench/rest.json
+
+clean: ## Remove what was built (.venv stays)
+	rm -rf build dist

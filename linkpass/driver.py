@@ -1,0 +1,113 @@
+"""The one pump: take an event, record it, handle it, dispatch the commands, re-arm one timer.
+
+Edges call `submit` from the event loop. Everything that came in is handled in one go before the loop goes on, so that the
+events of one moment are one decision; a command that can be carried out at once hands its outcome back into the same go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from linkpass.core import commands as cmd
+from linkpass.core import events as ev
+from linkpass.core.machine import Core
+
+TURNS_AT_ONCE = 200
+"""Events handled before the loop gets a chance to read sockets again."""
+
+Carrier = Callable[..., ev.Event | None]
+"""Carries out one kind of command. Returns the outcome, or None when it comes later or there is none."""
+
+
+class Tape(Protocol):
+    """Where events and commands are recorded."""
+
+    def event(self, now_s: float, event: ev.Event) -> None: ...
+
+    def commands(self, now_s: float, commands: list[cmd.Command]) -> None: ...
+
+
+class Driver:
+    """Pumps events into a core and its commands out to the edges."""
+
+    def __init__(
+        self,
+        core: Core,
+        carriers: Mapping[type[cmd.Command], Carrier],
+        clock: Callable[[], float],
+        tape: Tape | None = None,
+    ) -> None:
+        self.core = core
+        self._carriers = carriers
+        self._clock = clock
+        self._tape = tape
+        self._queue: deque[ev.Event] = deque()
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """Begin; must be called inside the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._schedule()
+
+    def close(self) -> None:
+        """Stop pumping. What is still queued is dropped: nobody is left to carry it out."""
+        self._loop = None
+        self._queue.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def submit(self, event: ev.Event) -> None:
+        """Queue an event; it is handled before the loop waits again."""
+        self._queue.append(event)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._loop is not None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._loop is None:
+            return
+        for _ in range(TURNS_AT_ONCE):
+            now_s = self._clock()
+            if self._queue:
+                self._turn(self._queue.popleft(), now_s)
+                continue
+            deadline_s = self.core.next_deadline_s()
+            if deadline_s is None or deadline_s > now_s:
+                break
+            self._turn(ev.Deadline(), now_s)
+        else:
+            self._schedule()
+            return
+        self._arm()
+
+    def _turn(self, event: ev.Event, now_s: float) -> None:
+        if self._tape is not None:
+            self._tape.event(now_s, event)
+        commands = self.core.handle(event, now_s)
+        if self._tape is not None and commands:
+            self._tape.commands(now_s, commands)
+        for command in commands:
+            carrier = self._carriers.get(type(command))
+            if carrier is None:
+                continue
+            outcome = carrier(command)
+            if outcome is not None:
+                self._queue.append(outcome)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_s = self.core.next_deadline_s()
+        if deadline_s is not None and self._loop is not None:
+            self._timer = self._loop.call_at(self._loop.time() + max(0.0, deadline_s - self._clock()), self._pump)
