@@ -1,0 +1,226 @@
+"""Put faults on a lab and take them off again: within a millisecond, from any process, in any order.
+
+What is in force is kept in `faults.json`; what the wire must do follows from it (`lab.netns.effects`). A change is the
+difference of the two: one nftables transaction, one batch of rtnetlink requests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lab.addressing import Plan
+from lab.errors import LabError
+from lab.faults import AnyFault, Dead, Flap, Freeze
+from lab.netns import messages, processes, state
+from lab.netns.effects import TABLE, Effects, change, counter, effects, is_counted
+from lab.netns.nft import Nft
+from lab.netns.session import Request, Session
+from lab.netns.state import ActiveRecord, Faults, Stopped
+from topology.model import Fabric
+
+_TBF_LATENCY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFault:
+    """A fault in force. `injected_at_s`: monotonic time just before the kernel was asked; `took_s`: until it had
+    answered. `undo()` may be called more than once."""
+
+    id: int
+    fault: AnyFault
+    injected_at_s: float
+    took_s: float
+    breaker: Breaker
+
+    def undo(self) -> None:
+        self.breaker.undo(self.id)
+
+    def dropped(self) -> int:
+        """Packets dropped by this fault so far (blackhole, loss, bucket; 0 for faults that need no rule)."""
+        return self.breaker.dropped().get(self.id, 0)
+
+
+class Breaker:
+    """Changes the wire of one lab. `repair` is called with the nodes whose ports have carrier again."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        fabric: Fabric,
+        plan: Plan,
+        wire: Session,
+        nft: Nft,
+        index: Mapping[str, int],
+        members: Callable[[str], list[tuple[int, int]]],
+        repair: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._file = run_dir / "faults.json"
+        self._run_dir = run_dir
+        self._fabric = fabric
+        self._plan = plan
+        self._wire = wire
+        self._nft = nft
+        self._index = index
+        self._members = members
+        self._repair = repair
+        self._flapping: dict[int, threading.Event] = {}
+
+    def active(self) -> tuple[ActiveRecord, ...]:
+        return self._read().active
+
+    def inject(self, fault: AnyFault, *, elsewhere: Callable[[int], tuple[int, int]] | None = None) -> ActiveFault:
+        """Put a fault in force. A flapping link is driven by a thread of this process, unless `elsewhere` starts
+        another process for it (given the fault's id, it answers with pid and start time)."""
+        with state.locked(self._run_dir):
+            known = self._read()
+            number = known.next_id
+            victims = self._members(fault.where) if isinstance(fault, Freeze | Dead) else []
+            record = ActiveRecord(
+                id=number,
+                fault=fault,
+                injected_at_s=time.monotonic(),
+                stopped=tuple(Stopped(*one) for one in victims) if isinstance(fault, Freeze) else (),
+            )
+            after = Faults(number + 1, (*known.active, record))
+            # Written first: whoever finds a half-done fault can undo it.
+            state.write(self._file, after)
+            started = time.monotonic()
+            if isinstance(fault, Freeze):
+                processes.send(victims, signal.SIGSTOP)
+            elif isinstance(fault, Dead) and victims:
+                processes.send(victims, signal.SIGKILL)
+            try:
+                self._apply(known, after)
+            except BaseException:
+                state.write(self._file, Faults(number + 1, known.active))
+                raise
+            took = time.monotonic() - started
+            record = msgspec.structs.replace(record, injected_at_s=started)
+            if isinstance(fault, Flap):
+                if elsewhere is not None:
+                    record = msgspec.structs.replace(record, driver=elsewhere(number))
+                else:
+                    self._start_flapping(number, fault, started)
+            state.write(self._file, Faults(number + 1, (*known.active, record)))
+        return ActiveFault(number, fault, started, took, self)
+
+    def undo(self, number: int) -> bool:
+        """Take a fault off; False when it is not in force (any more).
+
+        A thread of another process that drives a flap ends by itself: it finds its fault gone at its next swing."""
+        if (stop := self._flapping.pop(number, None)) is not None:
+            stop.set()
+        with state.locked(self._run_dir):
+            known = self._read()
+            record = next((one for one in known.active if one.id == number), None)
+            if record is None:
+                return False
+            if record.driver is not None and record.driver[0] != os.getpid():
+                processes.end([record.driver])
+            after = Faults(known.next_id, tuple(one for one in known.active if one.id != number))
+            self._apply(known, after)
+            processes.send([(one.pid, one.started) for one in record.stopped], signal.SIGCONT)
+            state.write(self._file, after)
+        return True
+
+    def undo_all(self) -> int:
+        """Take every fault off; how many there were."""
+        return sum(self.undo(record.id) for record in reversed(self.active()))
+
+    def dropped(self) -> dict[int, int]:
+        """Packets dropped by each fault in force."""
+        counts = self._nft.counters(TABLE)
+        return {one.id: counts[counter(one.id)][0] for one in self.active() if counter(one.id) in counts}
+
+    def swing(self, number: int, *, down: bool) -> bool:
+        """Let a flapping link bite or rest. False when the fault is no longer in force."""
+        with state.locked(self._run_dir):
+            known = self._read()
+            if all(one.id != number for one in known.active):
+                return False
+            after = Faults(
+                known.next_id,
+                tuple(msgspec.structs.replace(one, down=down) if one.id == number else one for one in known.active),
+            )
+            self._apply(known, after)
+            state.write(self._file, after)
+        return True
+
+    def drive(self, number: int, fault: Flap, first_down_s: float, stop: threading.Event) -> None:
+        """Swing until stopped or the fault's time is over, on an absolute schedule; then take the fault off."""
+        half_s = 0.5 / fault.hz
+        half, end_s = 1, first_down_s + fault.for_s
+        while True:
+            at_s = min(first_down_s + half * half_s, end_s)
+            if stop.wait(max(0.0, at_s - time.monotonic())):
+                return
+            if at_s == end_s:
+                self._flapping.pop(number, None)
+                self.undo(number)
+                return
+            if not self.swing(number, down=half % 2 == 0):
+                return
+            half += 1
+
+    def take_over(self, number: int) -> None:
+        """Drive a flap that another process has put in force, until it is undone or over."""
+        record = next((one for one in self.active() if one.id == number), None)
+        if record is not None and isinstance(record.fault, Flap):
+            self.drive(number, record.fault, record.injected_at_s, threading.Event())
+
+    def close(self) -> None:
+        """Flaps driven by this process end with it."""
+        for number in list(self._flapping):
+            self.undo(number)
+
+    def _start_flapping(self, number: int, fault: Flap, started: float) -> None:
+        stop = self._flapping[number] = threading.Event()
+        name = f"flap {fault.where}"
+        threading.Thread(target=self.drive, args=(number, fault, started, stop), name=name, daemon=True).start()
+
+    def _read(self) -> Faults:
+        return state.read(self._file, Faults) or Faults()
+
+    def _effects(self, faults: Faults) -> Effects:
+        return effects(((one.id, one.fault) for one in faults.active if one.down), self._fabric, self._plan)
+
+    def _apply(self, known: Faults, after: Faults) -> None:
+        old, new = self._effects(known), self._effects(after)
+        had, has = ({one.id for one in faults.active if is_counted(one.fault)} for faults in (known, after))
+        rules = change(old, new, self._plan, sorted(has - had), sorted(had - has))
+        if rules:
+            self._nft.run(rules)
+        self._wire.apply(self._requests(old, new))
+        risen = old.down - new.down
+        if risen:
+            self._repair(
+                dict.fromkeys(
+                    end.node for wire in self._plan.wires for end in (wire.a, wire.b) if end.wire_device in risen
+                )
+            )
+
+    def _requests(self, old: Effects, new: Effects) -> list[Request]:
+        index = self._index
+        requests = [messages.link_up(index[device], up=False) for device in sorted(new.down - old.down)]
+        requests += [messages.link_up(index[device], up=True) for device in sorted(old.down - new.down)]
+        for device in sorted({*old.bps, *new.bps}):
+            bps = new.bps.get(device)
+            if bps is None:
+                requests.append(messages.delete_shaper(index[device]))
+            elif bps != old.bps.get(device):
+                burst = max(15_000, bps // 8 // 250)  # a timer tick of 4 ms must not starve the bucket
+                requests.append(messages.add_shaper(index[device], bps, burst, burst + int(bps / 8 * _TBF_LATENCY_S)))
+        return requests
+
+
+def unknown_fault(number: str, active: Iterable[ActiveRecord]) -> LabError:
+    ids = ", ".join(f"{one.id} ({one.fault})" for one in active) or "none"
+    return LabError(f"no fault {number} is in force; in force: {ids}")

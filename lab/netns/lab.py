@@ -1,0 +1,408 @@
+"""A fabric of network namespaces on this machine: one namespace per node, one more that all links run through.
+
+    lab = NetnsLab(fabric, name="try", run_dir=Path("build/lab/try"))
+    lab.up()
+    fault = lab.fault(parse("blackhole:leaf1-spine1", fabric))
+    fault.undo()
+    lab.down()
+
+Namespaces are called `lp-NAME-NODE`. Another process gets at the same lab with `NetnsLab.load(name)`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lab.addressing import Forwarding, Plan, forwarding, plan
+from lab.errors import LabError, near
+from lab.faults import AnyFault
+from lab.netns import build, namespace, processes, repair, state, traffic
+from lab.netns.breaker import ActiveFault, Breaker
+from lab.netns.nft import Nft
+from lab.netns.session import Session
+from lab.netns.state import ActiveRecord, State, StoredFabric
+from topology.model import Fabric
+
+RUNS = Path("build/lab")
+"""Where run directories lie when nothing else is said, from the current directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpReport:
+    """How long building took, how much was built, and what the lab found out about this kernel."""
+
+    seconds: float
+    nodes: int
+    links: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WirePort:
+    """Where a direction can be watched: what a device of the wire's namespace *receives* is what the sender sent."""
+
+    namespace: str
+    device: str
+    index: int
+
+
+class NetnsLab:
+    """One lab. The constructor only stores; `up()` builds, `load()` finds one that is up."""
+
+    def __init__(
+        self, fabric: Fabric, *, name: str | None = None, run_dir: Path | None = None, hash_seed: bool | None = None
+    ) -> None:
+        """`hash_seed=False` builds as on a kernel without `fib_multipath_hash_seed` in a namespace."""
+        self.fabric = fabric
+        self.name = name or fabric.name
+        self.run_dir = (run_dir or RUNS / self.name).absolute()
+        self._hash_seed = hash_seed
+        self._stack = ExitStack()
+        self._fds: dict[str, int] = {}
+        self._sessions: dict[str, Session] = {}
+        self._wanted: dict[str, Forwarding] = {}
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> NetnsLab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # life
+    def up(self) -> UpReport:
+        """Build the lab. What a crashed builder of the same name has left is taken away first.
+
+        Raises LabError: not root, a lab of that name is up, a node or the kernel does not fit."""
+        _check_name(self.name)
+        need_root()
+        started = time.perf_counter()
+        notes = list(self._clear_the_way())
+        kernel = build.probe_kernel(hash_seed=self._hash_seed)
+        names = tuple(build.namespace_name(self.name, node) for node in (*self.plan.nodes, build.WIRE))
+        own = (os.getpid(), processes.start_time(os.getpid()) or 0)
+        stored = State(
+            name=self.name, phase="building", builder=own, namespaces=names, fabric=StoredFabric.of(self.fabric)
+        )
+        self._save(stored)
+        state.register(self.name, self.run_dir)
+        try:
+            with build.Builder(self.name, self.fabric, self.plan, kernel) as builder:
+                builder.build()
+        except BaseException:
+            self.down()
+            raise
+        seconds = time.perf_counter() - started
+        notes += [*self.plan.notes, *kernel.notes]
+        self._save(
+            State(
+                name=self.name,
+                phase="up",
+                builder=own,
+                namespaces=names,
+                fabric=stored.fabric,
+                notes=tuple(notes),
+                seconds=seconds,
+                hash_seed=kernel.hash_seed,
+            )
+        )
+        return UpReport(seconds, len(self.plan.nodes), len(self.plan.wires), tuple(notes))
+
+    @classmethod
+    def load(cls, lab: str | Path) -> NetnsLab:
+        """The lab of that name, or of that run directory. LabError when there is none, or it was never finished."""
+        run_dir = lab if isinstance(lab, Path) else state.find(lab) or RUNS / lab
+        stored = state.read(run_dir / "state.json", State)
+        if stored is None:
+            known = state.labs()
+            hint = f"labs here: {', '.join(known)}" if known else "build one: linkpass lab up FILE"
+            raise LabError(f"no lab {str(lab)!r} is up", hint)
+        if stored.phase != "up":
+            raise LabError(f"lab {stored.name} was never finished", "clear it away: linkpass lab down FILE")
+        found = cls(stored.fabric.fabric(), name=stored.name, run_dir=run_dir, hash_seed=stored.hash_seed)
+        for name in stored.namespaces:
+            if namespace.inode_of(name) is None:
+                raise LabError(
+                    f"lab {stored.name} is damaged: namespace {name} is gone", "clear it away: linkpass lab down FILE"
+                )
+        return found
+
+    def down(self) -> None:
+        """Take everything of this lab away: processes, namespaces, state. No error when there is nothing."""
+        self.close()
+        remove(self.name, self.run_dir)
+
+    def close(self) -> None:
+        """Let go of descriptors and sockets. The lab stays up; flaps that this process drives end."""
+        if "_breaker" in self.__dict__:
+            self._breaker.close()
+            del self.__dict__["_breaker"]
+        with self._lock:
+            self.__dict__.pop("_wire_index", None)
+            self._fds.clear()
+            self._sessions.clear()
+            self._stack.close()
+
+    # who and where
+    @cached_property
+    def plan(self) -> Plan:
+        return plan(self.fabric)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Loopback address, IPv6 and IPv4 -> node name."""
+        return self.plan.names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        stored = state.read(self.run_dir / "state.json", State)
+        return stored.notes if stored else ()
+
+    def address(self, node: str, family: int = 6) -> str:
+        """A node's loopback address."""
+        self._check(node)
+        return self.plan.nodes[node].v6 if family == 6 else self.plan.nodes[node].v4
+
+    def uplinks(self, host: str) -> tuple[str, ...]:
+        """Device names of a host's ports, in the order of the file."""
+        self._check(host)
+        return tuple(wire.end(host).device for wire in self.plan.wires_of(host))
+
+    def namespace(self, node: str) -> str:
+        return build.namespace_name(self.name, self._check(node))
+
+    def host_dir(self, host: str) -> Path:
+        """Where a host's daemon keeps its configuration, socket, journal and recording."""
+        return self.run_dir / self._check(host)
+
+    def wire_port(self, direction: str) -> WirePort:
+        """Where all packets of a direction can be captured, before any fault takes them."""
+        _, sender, _ = self.plan.direction(direction)
+        device = sender.wire_device
+        return WirePort(build.namespace_name(self.name, build.WIRE), device, self._wire_index[device])
+
+    @contextmanager
+    def in_netns(self, node: str) -> Iterator[None]:
+        """Run a block with this thread inside a node's namespace. Its sockets stay there; do not await in it."""
+        with namespace.inside(self._fd(self._check(node))):
+            yield
+
+    # processes
+    def popen(self, node: str, argv: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:
+        """Start a program inside a node's namespace; `options` as for `subprocess.Popen`. `down` ends it.
+
+        The child inherits the namespace of the thread that forks it, so this costs no more than any start. `/sys` is
+        the machine's own: a program that reads `/sys/class/net` wants `python -m lab.netns.enter NAMESPACE -- …`."""
+        with self.in_netns(node):
+            child: subprocess.Popen[Any] = subprocess.Popen(argv, **options)
+        self.adopt(node, child.pid, argv)
+        return child
+
+    def adopt(self, node: str, pid: int, argv: Sequence[str | os.PathLike[str]] = ()) -> None:
+        """Record a process as this lab's (it is ended by `down`, stopped and killed by faults of its host)."""
+        if (started := processes.start_time(pid)) is not None:
+            processes.record(
+                self.run_dir, processes.Process(pid, started, node, tuple(os.fspath(word) for word in argv))
+            )
+
+    def processes(self, node: str | None = None) -> list[processes.Process]:
+        """Recorded processes that still run, of one node or of all."""
+        return [one for one in processes.recorded(self.run_dir) if node in (None, one.node)]
+
+    # faults
+    def fault(self, fault: AnyFault) -> ActiveFault:
+        """Put a fault in force now."""
+        return self._breaker.inject(fault)
+
+    def fault_elsewhere(self, fault: AnyFault, driver: Callable[[int], tuple[int, int]]) -> ActiveFault:
+        """The same, but a flapping link is driven by a process that `driver` starts (fault id -> pid, start time)."""
+        return self._breaker.inject(fault, elsewhere=driver)
+
+    def faults(self) -> tuple[ActiveRecord, ...]:
+        return self._breaker.active()
+
+    def dropped(self) -> dict[int, int]:
+        """Packets dropped so far by each fault in force."""
+        return self._breaker.dropped()
+
+    def undo(self, number: int) -> bool:
+        """Take a fault off by its id; False when it is not in force."""
+        return self._breaker.undo(number)
+
+    def undo_all(self) -> int:
+        """Take all faults off; how many there were."""
+        return self._breaker.undo_all()
+
+    def drive_flap(self, number: int) -> None:
+        """Drive a flapping link that another process has put in force, until it is undone or over."""
+        self._breaker.take_over(number)
+
+    def repair_routes(self, node: str) -> int:
+        """Put back the kernel's own next hops, groups and routes that carrier loss has deleted; how many requests.
+
+        What linkpass has made is not looked at."""
+        wanted = self._forwarding(node)
+        with self._lock:
+            session = self._session(node)
+            requests = repair.missing(session, wanted, self._buckets(node))
+            session.apply(requests)
+        return len(requests)
+
+    # measuring
+    def counters(self) -> traffic.Counters:
+        """Packets and bytes of every direction since the lab was built."""
+        with self._lock:
+            index = self._wire_index
+            return traffic.read_counters(self._session(build.WIRE), index, self.plan, time.monotonic())
+
+    def carrying(self, over_s: float = 0.1, at_least_bps: float = 1e6) -> dict[str, float]:
+        """Directions that carry traffic now: direction -> bits/s over the next `over_s` seconds, busiest first."""
+        before = self.counters()
+        time.sleep(over_s)
+        now = self.counters().since(before)
+        rates = {name: count.bytes * 8 / now.at_s for name, count in now.directions.items()}
+        return {name: bps for name, bps in sorted(rates.items(), key=lambda item: -item[1]) if bps >= at_least_bps}
+
+    def retransmits(self) -> dict[str, int]:
+        """TCP segments retransmitted by each host since the lab was built."""
+        found = {}
+        for host in self.fabric.hosts:
+            with self.in_netns(host.name):
+                found[host.name] = traffic.retransmitted_segments()
+        return found
+
+    # inside
+    @cached_property
+    def _breaker(self) -> Breaker:
+        nft = Nft(self._fd(build.WIRE)).open()
+        self._stack.callback(nft.close)
+        wire = self._stack.enter_context(Session(self._fd(build.WIRE)))
+        return Breaker(self.run_dir, self.fabric, self.plan, wire, nft, self._wire_index, self._members, self._repair)
+
+    @cached_property
+    def _wire_index(self) -> Mapping[str, int]:
+        with namespace.inside(self._fd(build.WIRE)):
+            return {name: number for number, name in socket.if_nameindex()}
+
+    def _repair(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self.repair_routes(node)
+
+    def _members(self, node: str) -> list[tuple[int, int]]:
+        """Processes of a node: those recorded and whoever else runs in its namespace (children that they forked)."""
+        found = {(one.pid, one.started) for one in self.processes(node)}
+        if (inode := namespace.inode_of(self.namespace(node))) is not None:
+            found.update(processes.in_namespaces([inode])[inode])
+        return sorted(found)
+
+    def _forwarding(self, node: str) -> Forwarding:
+        if self._check(node) not in self._wanted:
+            self._wanted[node] = forwarding(self.fabric, self.plan, node)
+        return self._wanted[node]
+
+    def _buckets(self, node: str) -> int:
+        hash_seed = build.probe_kernel(hash_seed=self._hash_seed).hash_seed
+        return build.buckets(self.plan.nodes[node], self._forwarding(node), hash_seed=hash_seed)
+
+    def _check(self, node: str) -> str:
+        if node not in self.plan.nodes:
+            raise LabError(f"no node {node!r} in lab {self.name}; {near(node, self.plan.nodes)}")
+        return node
+
+    def _fd(self, node: str) -> int:
+        with self._lock:
+            if node not in self._fds:
+                path = namespace.path_of(build.namespace_name(self.name, node))
+                try:
+                    self._fds[node] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    raise LabError(f"lab {self.name} is not up ({path} is missing)", "linkpass lab up FILE") from None
+                self._stack.callback(os.close, self._fds[node])
+            return self._fds[node]
+
+    def _session(self, node: str) -> Session:
+        if node not in self._sessions:
+            self._sessions[node] = self._stack.enter_context(Session(self._fd(node)))
+        return self._sessions[node]
+
+    def _save(self, stored: State) -> None:
+        state.write(self.run_dir / "state.json", stored)
+
+    def _clear_the_way(self) -> Iterator[str]:
+        """Remove what a crashed builder has left; LabError when a lab of this name really is up."""
+        for run_dir in dict.fromkeys((state.find(self.name) or self.run_dir, self.run_dir)):
+            stored = state.read(run_dir / "state.json", State)
+            if stored is None:
+                continue
+            if stored.phase == "up" and stored.name == self.name and any(map(namespace.exists, stored.namespaces)):
+                raise LabError(
+                    f"lab {self.name} is up already ({run_dir})",
+                    f"linkpass lab down {self.name}, or give another --name",
+                )
+            remove(stored.name, run_dir)
+            yield "took away what an earlier build had left half-done"
+
+
+def remove(name: str, run_dir: Path | None = None) -> None:
+    """End a lab by its name: works from its state, its registration, or its namespaces' prefix alone."""
+    _check_name(name)
+    need_root()
+    run_dir = state.find(name) or run_dir or (RUNS / name).absolute()
+    try:
+        stored = state.read(run_dir / "state.json", State)
+    except LabError:
+        stored = None  # written by another version: the prefix must do
+    if stored is not None and stored.name != name:
+        raise LabError(f"{run_dir} belongs to lab {stored.name}, not to {name}")
+    if stored is not None and stored.phase == "building" and stored.builder[0] != os.getpid():
+        _outwait(stored)
+    left = state.namespaces_left(name, stored)
+    victims = [(one.pid, one.started) for one in processes.recorded(run_dir)]
+    faults = state.read(run_dir / "faults.json", state.Faults) if stored is not None else None
+    victims += [record.driver for record in (faults.active if faults else ()) if record.driver is not None]
+    inodes = [inode for one in left if (inode := namespace.inode_of(one)) is not None]
+    victims += [one for found in processes.in_namespaces(inodes).values() for one in found]
+    processes.end(one for one in dict.fromkeys(victims) if one[0] != os.getpid())
+    for one in left:
+        namespace.remove(one)
+    for file in ("state.json", "faults.json", "lock"):
+        (run_dir / file).unlink(missing_ok=True)
+    shutil.rmtree(run_dir / "pids", ignore_errors=True)
+    state.forget(name)
+
+
+def _outwait(stored: State, patience_s: float = 10.0) -> None:
+    """Wait for another process that is building this lab: it is done in a second, or dead already."""
+    pid, started = stored.builder
+    deadline = time.monotonic() + patience_s
+    while processes.start_time(pid) == started:
+        now = state.read((state.find(stored.name) or Path()) / "state.json", State)
+        if now is None or now.phase == "up":
+            return
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"lab {stored.name} is being built by process {pid}", "wait for it, or end it, then try again"
+            )
+        time.sleep(0.05)
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        raise LabError("the lab makes network namespaces and needs root", "sudo linkpass lab …")
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name):
+        raise LabError(f"lab name {name!r}: expected up to 41 letters, digits, dots, dashes, underscores", "--name try")

@@ -1,0 +1,175 @@
+"""One rtnetlink socket in one namespace: many requests in one `send`, every acknowledgement read.
+
+A fabric of ten nodes needs some five hundred requests. One by one through an event loop they cost more than a second;
+in batches they cost what the kernel needs for them (rtnetlink(7); net/netlink/af_netlink.c: messages of one datagram
+are handled in order, each is acknowledged by itself).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from lab.netns import namespace
+
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x01, 0x04, 0x300
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")
+_BATCH_BYTES = 32_000  # below the default send buffer, so that a batch is one datagram and one system call
+_SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK = 270, 11, 10, 12
+_NLM_F_CAPPED, _NLM_F_ACK_TLVS = 0x100, 0x200
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message to the kernel: type, flags beside REQUEST and ACK, body (header of the family and attributes).
+
+    `what` names the thing for an error's text; errors in `allow` (errno values) are no errors here."""
+
+    type: int
+    flags: int
+    body: bytes
+    what: str = ""
+    allow: frozenset[int] = frozenset()
+
+
+class KernelError(OSError):
+    """The kernel refused a request; the text says which one and why (with the kernel's own words where it has any)."""
+
+
+class Session:
+    """A netlink socket inside a namespace. `open()` connects; usable from any thread afterwards."""
+
+    def __init__(self, target: int | str) -> None:
+        self._target = target
+        self._socket: socket.socket | None = None
+        self._sequence = 0
+
+    def open(self) -> Session:
+        if self._socket is None:
+            with namespace.inside(self._target):
+                self._socket = open_socket()
+        return self
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> Session:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def apply(self, requests: Sequence[Request]) -> None:
+        """Send all requests in order and wait for the kernel's answer to each.
+
+        Raises KernelError for the first refusal that its request does not allow; later ones were executed all the
+        same (netlink has no transactions)."""
+        start = 0
+        while start < len(requests):
+            sent, end = bytearray(), start
+            while end < len(requests) and (not sent or len(sent) + len(requests[end].body) < _BATCH_BYTES):
+                request = requests[end]
+                flags = NLM_F_REQUEST | NLM_F_ACK | request.flags
+                sent += self._message(request.type, flags, request.body, self._sequence + 1 + end - start)
+                end += 1
+            first = self._sequence + 1
+            self._sequence += end - start
+            self._sock.send(sent)
+            self._read_acks(requests[start:end], first)
+            start = end
+
+    def dump(self, kind: int, body: bytes) -> list[tuple[int, bytes]]:
+        """Everything of one kind: (message type, body) of each answer."""
+        self._sequence += 1
+        self._sock.send(self._message(kind, NLM_F_REQUEST | NLM_F_DUMP, body, self._sequence))
+        answers: list[tuple[int, bytes]] = []
+        while True:
+            data = self._sock.recv(1 << 18)
+            for answer, _flags, sequence, payload in _messages(data):
+                if sequence != self._sequence:
+                    continue
+                if answer == _NLMSG_DONE:
+                    return answers
+                if answer == _NLMSG_ERROR:
+                    code = -int(struct.unpack_from("=i", payload)[0])
+                    raise KernelError(code, f"dump of message type {kind}: {os.strerror(code)}")
+                answers.append((answer, payload))
+
+    @property
+    def _sock(self) -> socket.socket:
+        if self._socket is None:
+            raise RuntimeError("Session.open() was not called")
+        return self._socket
+
+    @staticmethod
+    def _message(kind: int, flags: int, body: bytes, sequence: int) -> bytes:
+        message = _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+        return message + b"\0" * (-len(message) % 4)
+
+    def _read_acks(self, requests: Sequence[Request], first: int) -> None:
+        refused: KernelError | None = None
+        waiting = len(requests)
+        while waiting:
+            for kind, flags, sequence, payload in _messages(self._sock.recv(1 << 18)):
+                if kind != _NLMSG_ERROR or not first <= sequence < first + len(requests):
+                    continue
+                waiting -= 1
+                code = -int(struct.unpack_from("=i", payload)[0])
+                request = requests[sequence - first]
+                if code and code not in request.allow and refused is None:
+                    words = _extended_ack(flags, payload) or os.strerror(code)
+                    name = errno.errorcode.get(code, str(code))
+                    refused = KernelError(code, f"{request.what or f'message {request.type}'}: {words} ({name})")
+        if refused is not None:
+            raise refused
+
+
+def open_socket(groups: int = 0) -> socket.socket:
+    """A bound rtnetlink socket in the calling thread's namespace. `groups`: bit mask of multicast groups."""
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    try:
+        sock.bind((0, groups))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+            sock.setsockopt(_SOL_NETLINK, option, 1)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _messages(data: bytes) -> list[tuple[int, int, int, bytes]]:
+    found, offset = [], 0
+    while offset + _HEADER.size <= len(data):
+        length, kind, flags, sequence, _port = _HEADER.unpack_from(data, offset)
+        if length < _HEADER.size:
+            break
+        found.append((kind, flags, sequence, data[offset + _HEADER.size : offset + length]))
+        offset += (length + 3) & ~3
+    return found
+
+
+def _extended_ack(flags: int, payload: bytes) -> str:
+    """The kernel's own sentence about an error (NLMSGERR_ATTR_MSG), empty when it gave none."""
+    if not flags & _NLM_F_ACK_TLVS:
+        return ""
+    length = int(struct.unpack_from("=I", payload, 4)[0])
+    offset = 4 + (_HEADER.size if flags & _NLM_F_CAPPED else (length + 3) & ~3)
+    while offset + 4 <= len(payload):
+        size, kind = struct.unpack_from("=HH", payload, offset)
+        if size < 4:
+            break
+        if kind == 1:
+            return payload[offset + 4 : offset + size].rstrip(b"\0").decode(errors="replace")
+        offset += (size + 3) & ~3
+    return ""
