@@ -1,0 +1,143 @@
+"""The packet sockets of one uplink: probes leave pinned to it and are heard with the kernel's receive time.
+
+Two sockets a port. Probes of quiet times fall into a ring that is read at the daemon's own ticks: they wake nobody,
+and the receive time the kernel wrote beside them is what counts. Urgent ones (a notice, a question, an answer) fall
+into a second, small ring that wakes the loop. Both are bound to one ethertype, so the packets that the host *sends*
+never meet them, and a filter turns the job's received packets away before anything is copied.
+
+Source: Documentation/networking/packet_mmap.rst (TPACKET_V2), linux/if_packet.h."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import struct
+from typing import Final
+
+from linkpass.wire import bpf
+from linkpass.wire.frame import ETH_P_IP, ETH_P_IPV6
+
+_SOL_PACKET: Final = 263
+_PACKET_RX_RING: Final = 5
+_PACKET_STATISTICS: Final = 6
+_PACKET_VERSION: Final = 10
+_PACKET_IGNORE_OUTGOING: Final = 23
+_TPACKET_V2: Final = 1
+_STATUS_USER: Final = 1
+_STATUS_LOSING: Final = 4
+
+_FRAME_BYTES: Final = 2048
+_BLOCK_BYTES: Final = 65536
+CALM_FRAMES: Final = 512
+"""About half a second of the most probes a link may carry."""
+URGENT_FRAMES: Final = 64
+
+_HEADER: Final = struct.Struct("=IIIHHII")
+_KERNEL: Final = struct.pack("=I", 0)
+
+Received = tuple[bytes, float, str]
+"""A frame, when the kernel received it (CLOCK_REALTIME, s), and the uplink."""
+
+
+class Ring:
+    """A packet socket with a memory-mapped receive ring."""
+
+    def __init__(self, name: str, program: bytes, ethertype: int, frames: int) -> None:
+        """`frames` is a multiple of 32 (a block). OSError when the device is gone or the privilege is missing."""
+        self._frames = frames
+        self._at = 0
+        self._name = name
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        try:
+            self.socket.setblocking(False)
+            self.socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
+            attached = bpf.Filter(program)
+            self.socket.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, attached.fprog)
+            self.socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            size = frames * _FRAME_BYTES
+            block = min(_BLOCK_BYTES, size)
+            request = struct.pack("=IIII", block, size // block, _FRAME_BYTES, frames)
+            self.socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+            self._map = mmap.mmap(self.socket.fileno(), size, mmap.MAP_SHARED)
+        except BaseException:
+            self.socket.close()
+            raise
+        try:
+            self.socket.bind((name, ethertype))
+        except BaseException:
+            self.close()
+            raise
+
+    def drain(self, into: list[Received]) -> bool:
+        """Take everything out. True when the ring had overflowed since the last call: frames are missing."""
+        ring, at, losing = self._map, self._at, False
+        for _ in range(self._frames):
+            offset = at * _FRAME_BYTES
+            status, _, kept, mac, _, seconds, nanoseconds = _HEADER.unpack_from(ring, offset)
+            if not status & _STATUS_USER:
+                break
+            start = offset + mac
+            into.append((ring[start : start + kept], seconds + nanoseconds * 1e-9, self._name))
+            ring[offset : offset + 4] = _KERNEL
+            losing = losing or bool(status & _STATUS_LOSING)
+            at = at + 1 if at + 1 < self._frames else 0
+        else:
+            losing = True  # a ring found full: only its statistics tell whether frames were lost since
+        self._at = at
+        if not losing:
+            return False
+        _, dropped = struct.unpack("=II", self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))  # and clears
+        return bool(dropped)
+
+    def close(self) -> None:
+        self._map.close()
+        self.socket.close()
+
+
+class Port:
+    """An uplink's two rings. The addresses are 6 bytes; `gateway_mac` is b"" while it is not known."""
+
+    def __init__(self, name: str, ifindex: int, mac: bytes, gateway_mac: bytes) -> None:
+        self.name, self.ifindex, self.mac, self.gateway_mac = name, ifindex, mac, gateway_mac
+        self._calm: Ring | None = None
+        self._urgent: Ring | None = None
+
+    def open(self, address_bytes: int, protocol: int, port: int) -> None:
+        kind = ETH_P_IPV6 if address_bytes == 16 else ETH_P_IP
+        calm = bpf.probes(address_bytes, protocol, port, urgent=False)
+        urgent = bpf.probes(address_bytes, protocol, port, urgent=True)
+        self._calm = Ring(self.name, calm, kind, CALM_FRAMES)
+        try:
+            self._urgent = Ring(self.name, urgent, kind, URGENT_FRAMES)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ready(self) -> bool:
+        return self._calm is not None and bool(self.gateway_mac)
+
+    def filenos(self) -> tuple[int, int]:
+        """Of the calm and of the urgent ring."""
+        assert self._calm is not None, "open() comes first"
+        assert self._urgent is not None, "open() comes first"
+        return self._calm.socket.fileno(), self._urgent.socket.fileno()
+
+    def send(self, frame: bytes) -> None:
+        """OSError when it did not leave."""
+        assert self._calm is not None, "open() comes first"
+        self._calm.socket.send(frame)
+
+    def drain(self, into: list[Received]) -> bool:
+        """True when received frames were lost here, by us."""
+        overflowed = False
+        for ring in (self._calm, self._urgent):
+            if ring is not None:
+                overflowed = ring.drain(into) or overflowed
+        return overflowed
+
+    def close(self) -> None:
+        for ring in (self._calm, self._urgent):
+            if ring is not None:
+                ring.close()
+        self._calm = self._urgent = None

@@ -1,0 +1,75 @@
+"""What the probe edge tells people and metrics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from linkpass.core.events import Evidence
+
+
+class ProbeStats(msgspec.Struct):
+    """Counters since start. `refused_*`: packets that came to our port and were not taken."""
+
+    sent: int = 0
+    sent_extra: int = 0
+    """Of `sent`: to confirm a suspicion."""
+    sent_answers: int = 0
+    """Of `sent`: reports out of turn and notices."""
+    heard: int = 0
+    settled: int = 0
+    """Own probes whose fate a peer has reported."""
+    lost: int = 0
+    late: int = 0
+    """Reported as heard after having been counted as lost."""
+    unsent: int = 0
+    """Not sent because the uplink was not usable or refused the packet: not losses."""
+    refused_truncated: int = 0
+    refused_version: int = 0
+    refused_mac: int = 0
+    refused_malformed: int = 0
+    refused_replay: int = 0
+    refused_boot: int = 0
+    refused_address: int = 0
+    """Addressed to somebody else."""
+    traces: int = 0
+    """Packets of traces that came too far."""
+    overflows: int = 0
+    """Times that our own receive ring overflowed; peers are told to count anew."""
+    daemon_late: int = 0
+    stretch: float = 1.0
+    """By what the intervals are longer than asked for, to keep the packet limits."""
+    over_limit_paths: int = 0
+    """Paths that are not probed because a peer can have no more of them."""
+
+
+class PathView(msgspec.Struct, frozen=True):
+    peer: str
+    uplink: str
+    label: int
+    evidence: Evidence
+    why: str
+    loss_ratio: float
+    rtt_s: float
+    """0 before the first answer."""
+    rtt_floor_s: float
+    queueing_s: float
+    """One-way delay from here to the peer above its floor, as the peer last reported it."""
+    answered_age_s: float | None
+    """How long ago the newest probe was sent that the peer has reported as heard: how stale the path is."""
+    sent: int
+    lost: int
+    interval_s: float
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    peer: str
+    planned: bool
+    silent: bool
+    heard_age_s: float | None
+    paths: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    peers: tuple[PeerView, ...]
+    paths: tuple[PathView, ...]
+    stats: ProbeStats
