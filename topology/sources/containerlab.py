@@ -50,7 +50,7 @@ _SHORT_OUTSIDE = ("host", "mgmt-net", "macvlan")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _NODE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._|-]*")
 _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
-_SPEED = re.compile(r"(\d+)([kKMGT]?)")
+_SPEED = re.compile(r"([0-9]{1,15})([kKMGT]?)")
 _FACTOR = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _ROLES: Mapping[str, tuple[Role, int | None]] = {
     "host": ("host", 0),

@@ -64,7 +64,7 @@ class Reader:
         text = self.text(table, word, key)
         if text is None:
             return None
-        if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+        if not (text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high):
             raise self.wrong(table, word, key, f"a number from {low} to {high}")
         return int(text)
 

@@ -24,7 +24,7 @@ class TopologyError(ValueError):
         self.message = message
 
     def __str__(self) -> str:
-        key = f" key {self.key}:" if self.key else ""
+        key = f" key {self.key if self.key.isprintable() else ascii(self.key)}:" if self.key else ""
         return f"{self.where}:{self.line}:{key} {self.message}"
 
 
@@ -57,12 +57,13 @@ class _Loader(yaml.SafeLoader):
     }
 
     def table(self, node: yaml.MappingNode) -> Table:
-        own = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and not key.tag.endswith("merge")]
-        for place, (key, _) in enumerate(node.value):
+        own: set[str] = set()
+        for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "expected a plain key", key.start_mark)
-            if key.value in own[:place] and not key.tag.endswith("merge"):
+            if key.value in own:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} appears twice", key.start_mark)
+            own.add(key.value)
         self.flatten_mapping(node)
         items: dict[str, object] = {}
         lines: dict[str, int] = {}
@@ -152,7 +153,7 @@ def say(value: object) -> str:
         case None:
             return "nothing"
         case Table():
-            return "a mapping"
+            return "a mapping" if value.items else "an empty mapping"
         case Row():
             return f"a list of {len(value.items)}"
         case _:
