@@ -52,8 +52,8 @@ def parse6(message: bytes) -> IcmpError | None:
     return IcmpError(kinds[message[0]], message[1], _transport(src, dst, protocol, first & 0xFFFFF, message[48:]))
 
 
-def parse4(packet: bytes) -> tuple[bytes, IcmpError] | None:
-    """A packet as a raw ICMP socket gives it, with its IPv4 header: (who answered, the error)."""
+def parse4(packet: bytes) -> IcmpError | None:
+    """A packet as a raw ICMP socket gives it, with its IPv4 header. None: not such an error."""
     kinds: dict[int, ErrorKind] = {ICMP4_UNREACHABLE: "unreachable", ICMP4_TIME_EXCEEDED: "time_exceeded"}
     head = (packet[0] & 15) * 4 if packet else 0
     if head < 20 or len(packet) < head + 8 + 20 or packet[head] not in kinds:
@@ -65,7 +65,7 @@ def parse4(packet: bytes) -> tuple[bytes, IcmpError] | None:
     identification = int.from_bytes(packet[inner + 4 : inner + 6], "big")
     src, dst = packet[inner + 12 : inner + 16], packet[inner + 16 : inner + 20]
     quoted = _transport(src, dst, packet[inner + 9], identification, packet[inner + inner_head :])
-    return packet[12:16], IcmpError(kinds[packet[head]], packet[head + 1], quoted)
+    return IcmpError(kinds[packet[head]], packet[head + 1], quoted)
 
 
 def _transport(src: bytes, dst: bytes, protocol: int, label: int, segment: bytes) -> Quoted:

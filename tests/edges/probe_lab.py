@@ -106,6 +106,12 @@ class Fabric:
                     ip[node].link("set", index=link["index"], state="up")
                     ip[node].addr("add", index=link["index"], address=f"fd01:1:{number}::{'ab'[side]}", prefixlen=64)
                     ip[node].addr("add", index=link["index"], address=f"10.127.{number}.{side}", prefixlen=31)
+            for number, (a, a_name, b, b_name) in enumerate(LINKS):
+                # neighbours are known for good: their discovery is not what is tested
+                for (node, name), other, side in (((a, a_name), (b, b_name), 1), ((b, b_name), (a, a_name), 0)):
+                    mac = self.mac[other].hex(":")
+                    for address in (f"fd01:1:{number}::{'ab'[side]}", f"10.127.{number}.{side}"):
+                        ip[node].neigh("add", dst=address, lladdr=mac, ifindex=self.ifindex[node, name], state=0x80)
             for node in nodes:
                 for target in HOSTS:
                     self._route(ip[node], node, target)
