@@ -146,8 +146,8 @@ def parse(text: str, fabric: Fabric) -> AnyFault:
     if not colon or not rest:
         raise LabError(f"fault {text!r}: expected {kind}:{'NODE' if kind in ('dead', 'freeze') else 'LINK'}…")
     if kind == "carrier":
-        where, at, node = rest.rpartition("@")
-        link = link_of(where if at else rest, fabric)
+        where, at, node = rest.partition("@")
+        link = link_of(where, fabric)
         if at and node not in (link.a.node, link.b.node):
             raise LabError(f"fault {text!r}: {node!r} is no end of {link.id}; {near(node, (link.a.node, link.b.node))}")
         return Carrier(link.id, node)

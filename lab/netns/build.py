@@ -91,7 +91,7 @@ def sysctls(node: NodePlan, kernel: Kernel) -> Iterator[tuple[str, str]]:
     yield "net/ipv4/tcp_no_metrics_save", "1"  # one run must not teach the next its round-trip times
 
 
-_OPTIONAL = {"net/ipv4/icmp_msgs_per_sec", "net/ipv4/icmp_msgs_burst"}
+OPTIONAL = {"net/ipv4/icmp_msgs_per_sec", "net/ipv4/icmp_msgs_burst"}
 """Before Linux 6.12 these belong to the whole machine and are not seen in a namespace; they are left alone then."""
 
 
@@ -159,10 +159,12 @@ class Builder:
                 try:
                     Path("/proc/sys", key).write_text(value)
                 except FileNotFoundError:
-                    if key not in _OPTIONAL:
-                        raise LabError(
-                            f"this kernel has no sysctl {key}", "IPv6 and IP_ROUTE_MULTIPATH are needed"
-                        ) from None
+                    if key not in OPTIONAL:
+                        hint = "IPv6 and IP_ROUTE_MULTIPATH are needed (Linux 5.12 for fib_multipath_hash_fields)"
+                        raise LabError(f"this kernel has no sysctl {key.replace('/', '.')}", hint) from None
+                except OSError as error:
+                    hint = "the lab needs a writable /proc/sys (in a container: --privileged)"
+                    raise LabError(f"sysctl {key.replace('/', '.')} = {value} is refused: {error}", hint) from error
         self._sessions[name].apply([messages.link_up(1, up=True, what="device lo up")])
         if name != WIRE:
             self._add_loopback(name)
