@@ -49,10 +49,11 @@ def effects(active: Iterable[tuple[int, AnyFault]], fabric: Fabric, lab: Plan) -
                     _, sender, _ = lab.direction(direction)
                     rules.setdefault(sender.wire_device, []).append(f"counter name {counter(number)} drop")
             case Loss():
-                test = f"numgen random mod {_LOSS_STEPS} < {round(fault.ratio * _LOSS_STEPS)}"
+                threshold = round(fault.ratio * _LOSS_STEPS)
+                test = f"numgen random mod {_LOSS_STEPS} < {threshold} " if threshold < _LOSS_STEPS else ""
                 for direction in directions_of(fault.where, fabric):
                     _, sender, _ = lab.direction(direction)
-                    rules.setdefault(sender.wire_device, []).append(f"{test} counter name {counter(number)} drop")
+                    rules.setdefault(sender.wire_device, []).append(f"{test}counter name {counter(number)} drop")
             case Bucket():
                 for direction in directions_of(fault.where, fabric):
                     _, sender, _ = lab.direction(direction)
