@@ -113,6 +113,7 @@ def test_dashes_in_names_never_make_two_things_one() -> None:
         (switches("a", "a"), [], "node 'a' appears twice"),
         (switches("a>b"), [], "node name 'a>b': expected text without '>' and ':'"),
         (switches("a"), [link("a:1", "b:1")], "port 'b:1': no node 'b'"),
+        (switches("a", "b"), [link("a:1", "b:1>2")], "port 'b:1>2': expected a name without '>'"),
         (switches("a"), [link("a:1", "a:2")], "link a:1 to a:2 joins a node with itself"),
         (switches("a", "b"), [link("a:1", "b:1"), link("b:1", "a:2")], "port 'b:1' is used by two links"),
     ],
@@ -221,3 +222,16 @@ def test_what_an_element_consists_of(fabric: Fabric) -> None:
 def test_the_model_imports_no_numpy() -> None:
     code = "import sys, topology.model; sys.exit('numpy' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_names_that_cannot_be_told_apart_are_refused() -> None:
+    ends = [("a:1-b:1", "c:2"), ("a:3", "c:3"), ("a:1", "b:1-c:2"), ("a:4", "b:4")]
+    links = [Link(Port(*a.split(":", 1)), Port(*b.split(":", 1))) for a, b in ends]
+    with pytest.raises(FabricError, match=r"^two links would both be called 'a:1-b:1-c:2'; rename a node$"):
+        Fabric("twins", switches("a", "b", "c"), links)
+
+
+def test_it_says_what_it_is(fabric: Fabric) -> None:
+    assert repr(fabric) == "Fabric('leaf-spine', 10 nodes, 16 links)"
+    with pytest.raises(UnknownElementError, match="no link 'leaf1-spine9'"):
+        fabric.split_link("leaf1-spine9")

@@ -329,6 +329,8 @@ def _named(links: tuple[Link, ...], nodes: Mapping[str, Node]) -> Iterator[Link]
         for port in (link.a, link.b):
             if port.node not in nodes:
                 raise FabricError(f"port {port.id!r}: no node {port.node!r}")
+            if not port.name or ">" in port.name:
+                raise FabricError(f"port {port.id!r}: expected a name without '>'")
             if port.id in used:
                 raise FabricError(f"port {port.id!r} is used by two links")
             used.add(port.id)
