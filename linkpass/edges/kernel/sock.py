@@ -1,0 +1,128 @@
+"""Netlink sockets that ask and wait: a request, its acknowledgement or its dump."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+from linkpass.wire import rtnl
+
+SOL_NETLINK = 270
+NETLINK_ADD_MEMBERSHIP = 1
+NETLINK_EXT_ACK = 11
+NETLINK_GET_STRICT_CHK = 12
+ANSWER_S = 2.0
+"""The kernel answers within microseconds; a longer silence is a fault, not a reason to stop the daemon for good."""
+
+
+class KernelRefusedError(OSError):
+    """The kernel's answer to a request: errno and, where it gave one, its sentence."""
+
+
+class NotPermittedError(KernelRefusedError):
+    """The daemon lacks CAP_NET_ADMIN."""
+
+
+def refused(number: int, what: str, sentence: str = "") -> KernelRefusedError:
+    kind = NotPermittedError if number in (errno.EPERM, errno.EACCES) else KernelRefusedError
+    text = sentence or os.strerror(number)
+    if kind is NotPermittedError:
+        text += " (needs root or CAP_NET_ADMIN)"
+    return kind(number, f"{what}: {text}")
+
+
+class RequestSocket:
+    """One rtnetlink socket in the network namespace of the thread that opens it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._seq = 0
+
+    def open(self) -> None:
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+        sock.bind((0, 0))
+        sock.settimeout(ANSWER_S)
+        self._socket = sock
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    @property
+    def port_id(self) -> int:
+        """The port id that the kernel names in notifications as the author of our changes."""
+        return int(self._sock().getsockname()[0])
+
+    def _sock(self) -> socket.socket:
+        if self._socket is None:
+            raise RuntimeError("the netlink socket is not open")
+        return self._socket
+
+    def change(self, kind: int, body: bytes, flags: int, what: str) -> None:
+        """Send a change and wait for its acknowledgement. Raises KernelRefusedError."""
+        self._seq += 1
+        sock = self._sock()
+        sock.send(rtnl.message(kind, flags | rtnl.F_REQUEST | rtnl.F_ACK, self._seq, body))
+        while True:
+            for answer in rtnl.messages(sock.recv(65536)):
+                if answer.seq != self._seq or answer.kind != rtnl.NLMSG_ERROR:
+                    continue
+                if answer.error:
+                    raise refused(answer.error, what, _sentence(answer))
+                return
+
+    def ask(self, kind: int, body: bytes, what: str) -> rtnl.Message:
+        """Ask for one object. Raises KernelRefusedError."""
+        self._seq += 1
+        sock = self._sock()
+        sock.send(rtnl.message(kind, rtnl.F_REQUEST, self._seq, body))
+        while True:
+            for answer in rtnl.messages(sock.recv(65536)):
+                if answer.seq != self._seq:
+                    continue
+                if answer.kind == rtnl.NLMSG_ERROR:
+                    raise refused(answer.error, what, _sentence(answer))
+                return answer
+
+    def dump(self, kind: int, family: int = 0) -> list[rtnl.Message]:
+        """All objects of a kind. A dump that the kernel says was interrupted is taken again, a few times."""
+        for _ in range(5):
+            found, interrupted = self._dump_once(kind, family)
+            if not interrupted:
+                break
+        return found
+
+    def _dump_once(self, kind: int, family: int) -> tuple[list[rtnl.Message], bool]:
+        self._seq += 1
+        sock = self._sock()
+        sock.send(rtnl.dump(kind, self._seq, family))
+        found: list[rtnl.Message] = []
+        interrupted = False
+        while True:
+            for answer in rtnl.messages(sock.recv(1 << 18)):
+                if answer.seq != self._seq:
+                    continue
+                interrupted |= bool(answer.flags & 0x10)  # NLM_F_DUMP_INTR
+                if answer.kind == rtnl.NLMSG_DONE:
+                    return found, interrupted
+                if answer.kind == rtnl.NLMSG_ERROR:
+                    raise refused(answer.error, "dump", _sentence(answer))
+                found.append(answer)
+
+
+def _sentence(answer: rtnl.Message) -> str:
+    """The kernel's own words (NLMSGERR_ATTR_MSG), when it sent some."""
+    if not answer.flags & 0x200:  # NLM_F_ACK_TLVS
+        return ""
+    offset = 20
+    if not answer.flags & 0x100:  # not capped: the request follows the header
+        (size,) = struct.unpack_from("=I", answer.body, 4)
+        offset = 4 + ((size + 3) & ~3)
+    for kind, data in rtnl.attributes(answer.body, offset):
+        if kind == 1:
+            return data.rstrip(b"\0").decode(errors="replace")
+    return ""
