@@ -20,6 +20,9 @@ RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106
 PROTOCOL = 186
 """Route protocol of the lab's own routes and next hops (RTPROT_BGP: who would have put them in a real fabric)."""
 
+METRIC = 1024
+"""Metric of the lab's routes in both families (IPv6's default): whoever wants to lie over them takes a lower one."""
+
 IFF_UP = 1
 _NUD_PERMANENT = 0x80
 _NLA_F_NESTED = 0x8000
@@ -133,7 +136,7 @@ def add_route(prefix: str, family: int, nhid: int, source: str) -> Request:
     header = struct.pack(
         "=BBBBBBBBI", FAMILY[family], int(length), 0, 0, _RT_TABLE_MAIN, PROTOCOL, _RT_SCOPE_UNIVERSE, _RTN_UNICAST, 0
     )
-    body = header + nla(1, address(where, family)) + nla(7, address(source, family)) + u32(30, nhid)
+    body = header + nla(1, address(where, family)) + u32(6, METRIC) + nla(7, address(source, family)) + u32(30, nhid)
     return Request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body, f"route {prefix}")
 
 
