@@ -1,39 +1,32 @@
-"""rtnetlink: links, addresses, neighbours, next hops, routes as values, and the requests that change them.
+"""rtnetlink as values: framing, links, neighbours, next hops, routes, and the bodies of requests that change them.
 
-Fixed headers (bytes, native order) are parsed by offset, so that a listener can drop what it does not need cheaply:
+Fixed headers (native order) come before the attributes:
 
-    ifinfomsg  family u8, pad, type u16, index i32, flags u32, change u32                                  16
-    ifaddrmsg  family u8, prefix u8, flags u8, scope u8, index u32                                          8
-    ndmsg      family u8, pad 3, index i32, state u16, flags u8, type u8                                   12
-    rtmsg      family u8, dst len u8, src len u8, tos u8, table u8, protocol u8, scope u8, type u8, flags  12
-    nhmsg      family u8, scope u8, protocol u8, reserved u8, flags u32                                     8
+    ifinfomsg  family u8, pad, type u16, index i32, flags u32, change u32                                       16
+    ndmsg      family u8, pad 3, index i32, state u16, flags u8, type u8                                        12
+    rtmsg      family u8, dst bits u8, src bits u8, tos u8, table u8, protocol u8, scope u8, type u8, flags u32  12
+    nhmsg      family u8, scope u8, protocol u8, reserved u8, flags u32                                          8
 
-Sources: rtnetlink(7), include/uapi/linux/{if_link,if_addr,neighbour,rtnetlink,nexthop}.h. Addresses are text as
-`inet_ntop` prints it; a destination is `address/length`.
+Sources: netlink(7), rtnetlink(7), include/uapi/linux/{netlink,if_link,neighbour,rtnetlink,nexthop}.h. Addresses are
+text as `inet_ntop` prints it; a destination is `address/bits`.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-import msgspec
+AF_INET: Final = int(socket.AF_INET)
+AF_INET6: Final = int(socket.AF_INET6)
 
-from linkpass.wire.nlmsg import (
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
-    Message,
-    Request,
-    attributes,
-    nested,
-    nla,
-    u32,
-)
+F_REQUEST, F_ACK, F_DUMP = 0x001, 0x004, 0x300
+F_REPLACE, F_EXCL, F_CREATE, F_APPEND = 0x100, 0x200, 0x400, 0x800
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NESTED: Final = 0x8000
+_TYPE_MASK: Final = 0x3FFF
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -41,353 +34,326 @@ RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
 
-GROUP_LINK, GROUP_NEIGH, GROUP_IPV4_ADDR, GROUP_IPV4_ROUTE = 1, 3, 5, 7
-GROUP_IPV6_ADDR, GROUP_IPV6_ROUTE, GROUP_NEXTHOP = 9, 11, 32
+GROUP_LINK, GROUP_NEIGH, GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE, GROUP_NEXTHOP = 1, 3, 7, 11, 32
 
-IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x40, 0x10000
-NUD_REACHABLE, NUD_STALE, NUD_DELAY, NUD_PROBE, NUD_NOARP, NUD_PERMANENT = 0x02, 0x04, 0x08, 0x10, 0x40, 0x80
-NUD_USABLE: Final = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT
-RTPROT_KERNEL, RTPROT_STATIC = 2, 4
-RTN_UNICAST: Final = 1
-RT_TABLE_MAIN: Final = 254
-RTM_F_CLONED: Final = 0x200
+TABLE_MAIN: Final = 254
+TYPE_UNICAST: Final = 1
 
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING, _IFF_LOWER_UP = 0x1, 0x8, 0x40, 0x10000
+_NUD_USABLE: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
+"""Reachable, stale, delay, probe, noarp, permanent: states in which the link-layer address is worth using."""
 _NTF_USE: Final = 0x01
+
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU = 1, 3, 4
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _NDA_DST, _NDA_LLADDR = 1, 2
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
 _RTA_PREFSRC, _RTA_METRICS, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA = 7, 8, 9, 12, 15, 18
-_RTA_EXPIRES, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT, _RTA_NH_ID = 23, 27, 28, 29, 30
+_RTA_EXPIRES, _RTA_IP_PROTO, _RTA_NH_ID = 23, 27, 30
 _RTA_FLOWLABEL: Final = 31
-"""Linux 6.14 (include/uapi/linux/rtnetlink.h): the flow label of an IPv6 route request, big-endian."""
+"""Linux 6.14: the flow label of an IPv6 lookup, big-endian."""
 _RTAX_LOCK, _RTAX_RTO_MIN = 1, 13
-_NHA_ID, _NHA_GROUP, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY = 1, 2, 4, 5, 6
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
 
+_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
 _IFINFO: Final = struct.Struct("=BxHiII")
-_IFADDR: Final = struct.Struct("=BBBBI")
 _NDMSG: Final = struct.Struct("=BxxxiHBB")
 _RTMSG: Final = struct.Struct("=BBBBBBBBI")
 _NHMSG: Final = struct.Struct("=BBBxI")
 _RTNEXTHOP: Final = struct.Struct("=HBBi")
 _MEMBER: Final = struct.Struct("=IBBH")
+_U32: Final = struct.Struct("=I")
+
+_DUMP_HEADER: Final = {RTM_GETLINK: 16, RTM_GETADDR: 8, RTM_GETROUTE: 12, RTM_GETNEIGH: 12, RTM_GETNEXTHOP: 8}
 
 
-class Link(msgspec.Struct, frozen=True):
-    """A device. `carrier` is true only when the driver has carrier and the device is operationally up."""
+class Message(NamedTuple):
+    """A netlink message; `body` begins after the netlink header. `port_id` 0: the kernel's own doing."""
+
+    kind: int
+    flags: int
+    seq: int
+    port_id: int
+    body: bytes
+
+    @property
+    def error(self) -> int:
+        """errno of an NLMSG_ERROR or NLMSG_DONE; 0: an acknowledgement."""
+        return -int(struct.unpack_from("=i", self.body)[0]) if len(self.body) >= 4 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A device. `carrier`: the driver has carrier and the device is operationally up."""
 
     index: int
     name: str
-    flags: int
+    up: bool
+    carrier: bool
     mac: bytes = b""
     mtu: int = 0
-
-    @property
-    def up(self) -> bool:
-        return bool(self.flags & IFF_UP)
-
-    @property
-    def carrier(self) -> bool:
-        both = IFF_RUNNING | IFF_LOWER_UP
-        return self.flags & both == both
+    loopback: bool = False
 
 
-class Address(msgspec.Struct, frozen=True):
-    family: int
-    index: int
-    address: str
-    prefix_bits: int
-
-
-class Neighbour(msgspec.Struct, frozen=True):
-    """A neighbour entry; `mac` is empty while it is not resolved."""
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A neighbour entry. `address` is empty for a bridge's forwarding entry, `mac` while it is not resolved."""
 
     family: int
     index: int
     address: str
-    mac: bytes
-    state: int
-
-    @property
-    def usable(self) -> bool:
-        return bool(self.state & NUD_USABLE) and bool(self.mac)
+    mac: bytes = b""
+    usable: bool = False
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A member of a next-hop group; `weight` from 1."""
-
-    id: int
-    weight: int = 1
-
-
-class Nexthop(msgspec.Struct, frozen=True):
-    """A next-hop object: a single one (`index`, maybe `gateway`), or a group (`members`)."""
+@dataclass(frozen=True, slots=True)
+class NextHop:
+    """A next-hop object: a single one (`index`, maybe `gateway`) or a group (ids of its members)."""
 
     id: int
     family: int
     protocol: int
     index: int = 0
     gateway: str = ""
-    members: tuple[Member, ...] = ()
+    group: tuple[int, ...] = ()
 
 
-class Hop(msgspec.Struct, frozen=True):
-    """One way of a route. `gateway` is empty on a connected network."""
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One way of a route; no gateway on a connected network."""
 
     index: int
     gateway: str = ""
 
 
-class Route(msgspec.Struct, frozen=True):
-    """A route. `hops` as the kernel spells them out; with `nhid` they may be missing (`nexthop_compat_mode=0`)."""
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route. `hops` as the kernel spells them out; behind a next-hop object only with `nexthop_compat_mode=1`."""
 
+    destination: str
     family: int
-    dst: str
-    table: int
-    protocol: int
-    type: int
-    priority: int = 0
-    prefsrc: str = ""
-    nhid: int = 0
+    metric: int = 0
+    protocol: int = 0
+    table: int = TABLE_MAIN
+    kind: int = TYPE_UNICAST
+    source: str = ""
+    next_hop_id: int = 0
     hops: tuple[Hop, ...] = ()
     expires_s: float | None = None
     rto_min_ms: int | None = None
 
 
-def _ntop(data: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET6 if len(data) == 16 else socket.AF_INET, data)
+# framing
+def nla(kind: int, data: bytes) -> bytes:
+    """One attribute with its padding."""
+    return _ATTRIBUTE.pack(4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
 
 
-def _pton(address: str) -> bytes:
-    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+def attributes(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(type without its flags, data) of each attribute from an offset on; stops at a malformed one."""
+    end = len(body)
+    while start + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(body, start)
+        if length < 4 or start + length > end:
+            return
+        yield kind & _TYPE_MASK, body[start + 4 : start + length]
+        start += (length + 3) & ~3
+
+
+def message(kind: int, flags: int, seq: int, body: bytes) -> bytes:
+    """A message, padded so that another may follow in the same datagram."""
+    size = _HEADER.size + len(body)
+    return _HEADER.pack(size, kind, flags, seq, 0) + body + b"\0" * (-size % 4)
+
+
+def messages(datagram: bytes) -> Iterator[Message]:
+    """The messages of a datagram; stops at a malformed one."""
+    start, end = 0, len(datagram)
+    while start + _HEADER.size <= end:
+        length, kind, flags, seq, port_id = _HEADER.unpack_from(datagram, start)
+        if length < _HEADER.size or start + length > end:
+            return
+        yield Message(kind, flags, seq, port_id, datagram[start + _HEADER.size : start + length])
+        start += (length + 3) & ~3
+
+
+def dump(kind: int, seq: int, family: int = 0) -> bytes:
+    """A request for all objects of a kind (RTM_GET…)."""
+    return message(kind, F_REQUEST | F_DUMP, seq, bytes((family,)) + b"\0" * (_DUMP_HEADER[kind] - 1))
+
+
+# addresses
+def _text(data: bytes) -> str:
+    return socket.inet_ntop(AF_INET6 if len(data) == 16 else AF_INET, data)
+
+
+def _packed(address: str) -> bytes:
+    return socket.inet_pton(family_of(address), address)
 
 
 def family_of(address: str) -> int:
-    """AF_INET or AF_INET6 of an address or a prefix."""
-    return int(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    """AF_INET or AF_INET6 of an address or a destination."""
+    return AF_INET6 if ":" in address else AF_INET
 
 
 def _number(data: bytes | None) -> int:
-    return int.from_bytes(data, "little") if data and struct.pack("=H", 1)[0] else int.from_bytes(data or b"", "big")
+    return int(_U32.unpack_from(data)[0]) if data else 0
 
 
-# parsers: of a message's body
-def link_index(body: bytes) -> int:
-    """The device of an ifinfomsg or ndmsg, without parsing the rest."""
-    return int(struct.unpack_from("=i", body, 4)[0])
-
-
+# what the kernel says
 def parse_link(body: bytes) -> Link:
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
-    found = attributes(body, _IFINFO.size)
-    name = found.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace")
-    return Link(index, name, flags, found.get(_IFLA_ADDRESS, b""), _number(found.get(_IFLA_MTU)))
-
-
-def parse_address(body: bytes) -> Address:
-    family, bits, _, _, index = _IFADDR.unpack_from(body)
-    found = attributes(body, _IFADDR.size)
-    return Address(family, index, _ntop(found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]), bits)
+    found = dict(attributes(body, _IFINFO.size))
+    running = _IFF_RUNNING | _IFF_LOWER_UP
+    return Link(
+        index=index,
+        name=found.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace"),
+        up=bool(flags & _IFF_UP),
+        carrier=flags & running == running,
+        mac=found.get(_IFLA_ADDRESS, b""),
+        mtu=_number(found.get(_IFLA_MTU)),
+        loopback=bool(flags & _IFF_LOOPBACK),
+    )
 
 
 def parse_neighbour(body: bytes) -> Neighbour:
-    """Raises KeyError for an entry without an address (a bridge's forwarding table)."""
     family, index, state, _, _ = _NDMSG.unpack_from(body)
-    found = attributes(body, _NDMSG.size)
-    return Neighbour(family, index, _ntop(found[_NDA_DST]), found.get(_NDA_LLADDR, b""), state)
+    found = dict(attributes(body, _NDMSG.size))
+    address, mac = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
+    text = _text(address) if family in (AF_INET, AF_INET6) and address else ""
+    return Neighbour(family, index, text, mac, bool(state & _NUD_USABLE) and bool(mac))
 
 
-def parse_nexthop(body: bytes) -> Nexthop:
+def parse_next_hop(body: bytes) -> NextHop:
     family, _, protocol, _ = _NHMSG.unpack_from(body)
-    found = attributes(body, _NHMSG.size)
-    group = found.get(_NHA_GROUP, b"")
-    members = tuple(Member(ident, weight + 1) for ident, weight, _, _ in _MEMBER.iter_unpack(group))
+    found = dict(attributes(body, _NHMSG.size))
     gateway = found.get(_NHA_GATEWAY)
-    return Nexthop(
+    return NextHop(
         id=_number(found.get(_NHA_ID)),
         family=family,
         protocol=protocol,
         index=_number(found.get(_NHA_OIF)),
-        gateway=_ntop(gateway) if gateway else "",
-        members=members,
+        gateway=_text(gateway) if gateway else "",
+        group=tuple(member[0] for member in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b""))),
     )
-
-
-def route_protocol(body: bytes) -> int:
-    """The protocol of an rtmsg, without parsing the rest."""
-    return body[5]
-
-
-def _via(found: dict[int, bytes]) -> str:
-    if gateway := found.get(_RTA_GATEWAY):
-        return _ntop(gateway)
-    # RTA_VIA: an IPv4 route with an IPv6 gateway; family u16, then the address
-    via = found.get(_RTA_VIA)
-    return _ntop(via[2:]) if via and len(via) in (6, 18) else ""
-
-
-def _hops(found: dict[int, bytes]) -> tuple[Hop, ...]:
-    if multipath := found.get(_RTA_MULTIPATH):
-        hops: list[Hop] = []
-        start = 0
-        while start + _RTNEXTHOP.size <= len(multipath):
-            size, _, _, index = _RTNEXTHOP.unpack_from(multipath, start)
-            if size < _RTNEXTHOP.size:
-                break
-            hops.append(Hop(index, _via(attributes(multipath[start : start + size], _RTNEXTHOP.size))))
-            start += (size + 3) & ~3
-        return tuple(hops)
-    if oif := found.get(_RTA_OIF):
-        return (Hop(_number(oif), _via(found)),)
-    return ()
 
 
 def parse_route(body: bytes) -> Route:
     family, bits, _, _, table, protocol, _, kind, _ = _RTMSG.unpack_from(body)
-    found = attributes(body, _RTMSG.size)
-    anything = b"\0" * (16 if family == socket.AF_INET6 else 4)
-    metrics = attributes(found.get(_RTA_METRICS, b""))
-    prefsrc = found.get(_RTA_PREFSRC)
-    cache = found.get(_RTA_CACHEINFO, b"")
+    found = dict(attributes(body, _RTMSG.size))
+    anything = b"\0" * (16 if family == AF_INET6 else 4)
+    metrics = dict(attributes(found.get(_RTA_METRICS, b"")))
+    source = found.get(_RTA_PREFSRC)
     # rta_cacheinfo: clntref u32, lastuse u32, expires s32 in hundredths of a second (USER_HZ), ...
+    cache = found.get(_RTA_CACHEINFO, b"")
     expires = struct.unpack_from("=i", cache, 8)[0] if len(cache) >= 12 else 0
     return Route(
+        destination=f"{_text(found.get(_RTA_DST, anything))}/{bits}",
         family=family,
-        dst=f"{_ntop(found.get(_RTA_DST, anything))}/{bits}",
-        table=_number(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
+        metric=_number(found.get(_RTA_PRIORITY)),
         protocol=protocol,
-        type=kind,
-        priority=_number(found.get(_RTA_PRIORITY)),
-        prefsrc=_ntop(prefsrc) if prefsrc else "",
-        nhid=_number(found.get(_RTA_NH_ID)),
+        table=_number(found.get(_RTA_TABLE)) or table,
+        kind=kind,
+        source=_text(source) if source else "",
+        next_hop_id=_number(found.get(_RTA_NH_ID)),
         hops=_hops(found),
         expires_s=expires / 100 if expires else None,
         rto_min_ms=_number(metrics[_RTAX_RTO_MIN]) if _RTAX_RTO_MIN in metrics else None,
     )
 
 
-# requests
-_SET: Final = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+def _hops(found: dict[int, bytes]) -> tuple[Hop, ...]:
+    multipath = found.get(_RTA_MULTIPATH)
+    if multipath is None:
+        index = found.get(_RTA_OIF)
+        return (Hop(_number(index), _gateway(found)),) if index else ()
+    hops, start = [], 0
+    while start + _RTNEXTHOP.size <= len(multipath):
+        size, _, _, index = _RTNEXTHOP.unpack_from(multipath, start)
+        if size < _RTNEXTHOP.size:
+            break
+        hops.append(Hop(index, _gateway(dict(attributes(multipath[start : start + size], _RTNEXTHOP.size)))))
+        start += (size + 3) & ~3
+    return tuple(hops)
 
 
-def nexthop(ident: int, family: int, index: int, gateway: str, protocol: int) -> Request:
-    """Create or replace a single next hop. An empty gateway: on a connected network."""
-    body = _NHMSG.pack(family, 0, protocol, 0) + u32(_NHA_ID, ident) + u32(_NHA_OIF, index)
-    if gateway:
-        body += nla(_NHA_GATEWAY, _pton(gateway))
-    return Request(RTM_NEWNEXTHOP, _SET, body, f"next hop {ident:#x} via {gateway or 'the link'} on device {index}")
+def _gateway(found: dict[int, bytes]) -> str:
+    if gateway := found.get(_RTA_GATEWAY):
+        return _text(gateway)
+    via = found.get(_RTA_VIA, b"")  # an IPv4 route by an IPv6 gateway: family u16, address
+    return _text(via[2:]) if len(via) in (6, 18) else ""
 
 
-def group(ident: int, members: Sequence[Member], protocol: int) -> Request:
-    """Create or replace a group of equal-cost next hops; all routes on it move with this one message."""
-    packed = b"".join(_MEMBER.pack(member.id, member.weight - 1, 0, 0) for member in members)
-    body = _NHMSG.pack(socket.AF_UNSPEC, 0, protocol, 0) + u32(_NHA_ID, ident) + nla(_NHA_GROUP, packed)
-    return Request(RTM_NEWNEXTHOP, _SET, body, f"next-hop group {ident:#x}")
+# bodies of requests
+def next_hop(ident: int, index: int, gateway: str, protocol: int) -> bytes:
+    """RTM_NEWNEXTHOP: a single next hop by a gateway on a device."""
+    body = _NHMSG.pack(family_of(gateway), 0, protocol, 0)
+    return body + _u32(_NHA_ID, ident) + _u32(_NHA_OIF, index) + nla(_NHA_GATEWAY, _packed(gateway))
 
 
-def delete_nexthop(ident: int) -> Request:
-    """Delete a next hop or a group; the kernel deletes the routes on it too."""
-    body = _NHMSG.pack(0, 0, 0, 0) + u32(_NHA_ID, ident)
-    return Request(RTM_DELNEXTHOP, NLM_F_ACK, body, f"delete next hop {ident:#x}")
+def next_hop_group(ident: int, members: Sequence[int], protocol: int) -> bytes:
+    """RTM_NEWNEXTHOP: a group of next hops with equal weights."""
+    packed = b"".join(_MEMBER.pack(member, 0, 0, 0) for member in members)
+    return _NHMSG.pack(0, 0, protocol, 0) + _u32(_NHA_ID, ident) + nla(_NHA_GROUP, packed)
 
 
-def _rtmsg(dst: str, table: int, protocol: int, flags: int = 0) -> bytes:
-    address, _, bits = dst.partition("/")
-    short = table if table < 256 else 0
-    header = _RTMSG.pack(family_of(address), int(bits), 0, 0, short, protocol, 0, RTN_UNICAST, flags)
-    return header + nla(_RTA_DST, _pton(address)) + u32(_RTA_TABLE, table)
+def next_hop_id(ident: int) -> bytes:
+    """RTM_DELNEXTHOP: a next hop or a group; the kernel deletes the routes on it too."""
+    return _NHMSG.pack(0, 0, 0, 0) + _u32(_NHA_ID, ident)
 
 
 def route(
-    dst: str,
-    nhid: int,
+    destination: str,
     *,
-    priority: int,
     protocol: int,
-    prefsrc: str = "",
+    metric: int,
+    table: int = TABLE_MAIN,
+    next_hop_id: int | None = None,
+    source: str = "",
     expires_s: int | None = None,
     rto_min_ms: int | None = None,
-    table: int = RT_TABLE_MAIN,
-    flags: int = NLM_F_CREATE | NLM_F_EXCL,
-) -> Request:
-    """A route on a next-hop object. `expires_s` is for IPv6 alone (the kernel ignores it for IPv4).
+) -> bytes:
+    """RTM_NEWROUTE, or without a next hop RTM_DELROUTE (which matches destination, table, protocol and metric).
 
-    `flags`: CREATE|EXCL adds; CREATE alone puts an IPv4 route before others of the same priority, and re-arms the
-    expiry of an identical IPv6 one (EEXIST); CREATE|REPLACE replaces the first route of the same priority, whoever
-    owns it. `rto_min_ms` is locked, so that it also binds TCP's own estimate."""
-    body = _rtmsg(dst, table, protocol) + u32(_RTA_NH_ID, nhid)
-    if priority:
-        body += u32(_RTA_PRIORITY, priority)
-    if prefsrc:
-        body += nla(_RTA_PREFSRC, _pton(prefsrc))
-    if expires_s is not None:
-        body += u32(_RTA_EXPIRES, expires_s)
+    `expires_s` holds for IPv6 alone: IPv4 routes have no expiry, so it is left out there. `rto_min_ms` is locked, or
+    TCP would take it for a hint."""
+    address, _, bits = destination.partition("/")
+    body = _RTMSG.pack(family_of(address), int(bits), 0, 0, table if table < 256 else 0, protocol, 0, TYPE_UNICAST, 0)
+    body += nla(_RTA_DST, _packed(address)) + _u32(_RTA_TABLE, table)
+    if next_hop_id is not None:
+        body += _u32(_RTA_NH_ID, next_hop_id)
+    if metric:
+        body += _u32(_RTA_PRIORITY, metric)
+    if source:
+        body += nla(_RTA_PREFSRC, _packed(source))
+    if expires_s is not None and family_of(address) == AF_INET6:
+        body += _u32(_RTA_EXPIRES, expires_s)
     if rto_min_ms is not None:
-        body += nested(_RTA_METRICS, u32(_RTAX_RTO_MIN, rto_min_ms), u32(_RTAX_LOCK, 1 << _RTAX_RTO_MIN))
-    return Request(RTM_NEWROUTE, NLM_F_ACK | flags, body, f"route {dst} metric {priority}")
+        metrics = _u32(_RTAX_RTO_MIN, rto_min_ms) + _u32(_RTAX_LOCK, 1 << _RTAX_RTO_MIN)
+        body += nla(_RTA_METRICS | NESTED, metrics)
+    return body
 
 
-def delete_route(dst: str, *, priority: int, protocol: int, nhid: int = 0, table: int = RT_TABLE_MAIN) -> Request:
-    """Delete a route of that protocol and priority (and next hop, where given): never somebody else's."""
-    body = _rtmsg(dst, table, protocol)
-    if priority:
-        body += u32(_RTA_PRIORITY, priority)
-    if nhid:
-        body += u32(_RTA_NH_ID, nhid)
-    return Request(RTM_DELROUTE, NLM_F_ACK, body, f"delete route {dst} metric {priority}")
-
-
-def get_route(
-    dst: str, *, src: str = "", flow_label: int | None = None, protocol: int = 0, sport: int = 0, dport: int = 0
-) -> Request:
-    """Which way would a packet go? Ask with NETLINK_GET_STRICT_CHK: a kernel that does not know the flow label then
-    answers EINVAL instead of ignoring it. `protocol` is the IP protocol; the kernel wants 0, TCP, UDP or ICMP."""
-    family = family_of(dst)
-    bits = 128 if family == socket.AF_INET6 else 32
-    body = _RTMSG.pack(family, bits, bits if src else 0, 0, 0, 0, 0, 0, 0) + nla(_RTA_DST, _pton(dst))
-    if src:
-        body += nla(_RTA_SRC, _pton(src))
+def route_lookup(destination: str, *, source: str = "", label: int | None = None, protocol: int = 0) -> bytes:
+    """RTM_GETROUTE: which way a packet would take. Without a protocol the answer holds for packets that a netfilter
+    output hook sends through routing again: that lookup knows addresses, label and mark only (ip6_route_me_harder). A kernel before 6.14 does not know the label: it
+    refuses the request on a socket with NETLINK_GET_STRICT_CHK and overlooks the label on any other."""
+    bits = 128 if family_of(destination) == AF_INET6 else 32
+    body = _RTMSG.pack(family_of(destination), bits, bits if source else 0, 0, 0, 0, 0, 0, 0)
+    body += nla(_RTA_DST, _packed(destination))
+    if source:
+        body += nla(_RTA_SRC, _packed(source))
     if protocol:
         body += nla(_RTA_IP_PROTO, bytes((protocol,)))
-    if sport:
-        body += nla(_RTA_SPORT, struct.pack("!H", sport))
-    if dport:
-        body += nla(_RTA_DPORT, struct.pack("!H", dport))
-    if flow_label is not None:
-        body += nla(_RTA_FLOWLABEL, struct.pack("!I", flow_label))
-    return Request(RTM_GETROUTE, 0, body, f"which way to {dst}")
+    if label is not None:
+        body += nla(_RTA_FLOWLABEL, struct.pack("!I", label))
+    return body
 
 
-def use_neighbour(index: int, address: str) -> Request:
-    """Make the kernel resolve a neighbour, or confirm a stale one, as if a packet were waiting (NTF_USE)."""
-    body = _NDMSG.pack(family_of(address), index, 0, _NTF_USE, 0) + nla(_NDA_DST, _pton(address))
-    return Request(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, body, f"resolve {address} on device {index}")
+def use_neighbour(index: int, address: str) -> bytes:
+    """RTM_NEWNEIGH: resolve a neighbour, or confirm a stale one, as if a packet were waiting (NTF_USE)."""
+    return _NDMSG.pack(family_of(address), index, 0, _NTF_USE, 0) + nla(_NDA_DST, _packed(address))
 
 
-def dump_links() -> Request:
-    return Request(RTM_GETLINK, NLM_F_DUMP, _IFINFO.pack(0, 0, 0, 0, 0), "dump of links")
-
-
-def dump_addresses(family: int = 0) -> Request:
-    return Request(RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(family, 0, 0, 0, 0), "dump of addresses")
-
-
-def dump_neighbours(family: int = 0) -> Request:
-    return Request(RTM_GETNEIGH, NLM_F_DUMP, _NDMSG.pack(family, 0, 0, 0, 0), "dump of neighbours")
-
-
-def dump_nexthops() -> Request:
-    return Request(RTM_GETNEXTHOP, NLM_F_DUMP, _NHMSG.pack(0, 0, 0, 0), "dump of next hops")
-
-
-def dump_routes(family: int, *, table: int = 0, protocol: int = 0) -> Request:
-    """Routes of a family. With NETLINK_GET_STRICT_CHK the kernel itself filters by table and protocol (0: any)."""
-    body = _RTMSG.pack(family, 0, 0, 0, table if table < 256 else 0, protocol, 0, 0, 0)
-    if table >= 256:
-        body += u32(_RTA_TABLE, table)
-    return Request(RTM_GETROUTE, NLM_F_DUMP, body, "dump of routes")
-
-
-def is_clone(message: Message) -> bool:
-    """A cached copy of a route, not a route of the table (RTM_F_CLONED)."""
-    return bool(struct.unpack_from("=I", message.body, 8)[0] & RTM_F_CLONED)
+def _u32(kind: int, value: int) -> bytes:
+    return nla(kind, _U32.pack(value))

@@ -193,9 +193,9 @@ class WatchEdge:
         elif kind in (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH):
             neighbour = rtnl.parse_neighbour(message.body)
             if kind == rtnl.RTM_NEWNEIGH and self._take_neighbour(neighbour):
-                link = self._known.links.get(neighbour.index)
-                if link is not None:
-                    self._look(link.name)
+                owner = self._known.links.get(neighbour.index)
+                if owner is not None:
+                    self._look(owner.name)
         elif message.port_id not in self._own_port_ids():
             if kind == rtnl.RTM_DELROUTE and rtnl.parse_route(message.body).protocol == PROTOCOL:
                 self._lost(message, f"route {rtnl.parse_route(message.body).destination}")
