@@ -159,6 +159,9 @@ class Breaker:
         half_s = 0.5 / fault.hz
         half, end_s = 1, first_down_s + fault.for_s
         while True:
+            half = max(
+                half, int((time.monotonic() - first_down_s) / half_s)
+            )  # starved or started late: skip, not catch up
             at_s = min(first_down_s + half * half_s, end_s)
             if stop.wait(max(0.0, at_s - time.monotonic())):
                 return

@@ -119,6 +119,11 @@ class Builder:
         for name, fd in fds.items():
             self._configure(name, fd)
         self._pull_wires(fds)
+        nft = Nft(fds[WIRE]).open()
+        try:
+            nft.run(base_ruleset(self._plan))
+        finally:
+            nft.close()
         index = {name: self._devices(fd) for name, fd in fds.items()}
         for name, node in self._plan.nodes.items():
             self._address(node, index[name])
@@ -131,11 +136,6 @@ class Builder:
                 hops, index[node.name], buckets(node, hops, hash_seed=self._kernel.hash_seed)
             )
             self._sessions[node.name].apply(requests)
-        nft = Nft(fds[WIRE]).open()
-        try:
-            nft.run(base_ruleset(self._plan))
-        finally:
-            nft.close()
 
     def _create(self, name: str) -> int:
         try:

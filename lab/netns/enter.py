@@ -15,7 +15,11 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) < 3 or arguments[1] != "--":
         print("usage: python -m lab.netns.enter NAMESPACE -- PROGRAM ARG…", file=sys.stderr)
         return 2
-    name, program = arguments[0], arguments[2:]
+    return enter(arguments[0], arguments[2:])
+
+
+def enter(name: str, program: Sequence[str]) -> int:
+    """Become a program inside a namespace; returns (an exit status) only when that fails."""
     try:
         handle = os.open(namespace.path_of(name), os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -19,7 +19,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -355,8 +355,10 @@ class NetnsLab:
             yield "took away what an earlier build had left half-done"
 
 
-def remove(name: str, run_dir: Path | None = None) -> None:
-    """End a lab by its name: works from its state, its registration, or its namespaces' prefix alone."""
+def remove(name: str, run_dir: Path | None = None) -> bool:
+    """End a lab by its name: works from its state, its registration, or its namespaces' prefix alone.
+
+    False when there was nothing of it."""
     _check_name(name)
     need_root()
     run_dir = state.find(name) or run_dir or (RUNS / name).absolute()
@@ -380,7 +382,12 @@ def remove(name: str, run_dir: Path | None = None) -> None:
     for file in ("state.json", "faults.json", "lock"):
         (run_dir / file).unlink(missing_ok=True)
     shutil.rmtree(run_dir / "pids", ignore_errors=True)
+    for log in run_dir.glob("flap-*.log"):
+        log.unlink()
+    with suppress(OSError):
+        run_dir.rmdir()  # what daemons and jobs have written stays
     state.forget(name)
+    return bool(left) or stored is not None
 
 
 def _outwait(stored: State, patience_s: float = 10.0) -> None:

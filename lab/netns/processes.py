@@ -33,6 +33,14 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def state_letter(pid: int) -> str:
+    """How the kernel calls a process's state (proc(5)): R, S, D, T (stopped), Z …; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def record(run_dir: Path, process: Process) -> None:
     state.write(run_dir / "pids" / str(process.pid), process)
 
