@@ -335,8 +335,10 @@ def route(
 
 
 def route_lookup(destination: str, *, source: str = "", label: int | None = None, protocol: int = 0) -> bytes:
-    """RTM_GETROUTE: which way a packet would take. Without a protocol the answer holds for packets that a netfilter
-    output hook sends through routing again: that lookup knows addresses, label and mark only (ip6_route_me_harder). A kernel before 6.14 does not know the label: it
+    """RTM_GETROUTE: which way a packet would take.
+
+    Without a protocol the answer holds for packets that a netfilter output hook sends through routing again: that
+    lookup knows addresses, label and mark only (ip6_route_me_harder). A kernel before 6.14 does not know the label: it
     refuses the request on a socket with NETLINK_GET_STRICT_CHK and overlooks the label on any other."""
     bits = 128 if family_of(destination) == AF_INET6 else 32
     body = _RTMSG.pack(family_of(destination), bits, bits if source else 0, 0, 0, 0, 0, 0, 0)
