@@ -1,0 +1,98 @@
+"""The daemon itself and what surrounds it: run, check-config, cleanup."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from linkpass.cli.common import (
+    DEFAULT_CONFIG,
+    NotPermittedError,
+    WrongInputError,
+    config_option,
+    json_option,
+    load_config,
+    print_json,
+)
+
+
+@click.command(epilog="Example: linkpass run --config /etc/linkpass/linkpass.toml --mode observe")
+@config_option
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="Instead of the configuration's.")
+def run(config_path: Path | None, mode: str | None) -> None:
+    """Run the daemon in the foreground, in the network namespace that it is started in.
+
+    It logs to standard error: for people on a terminal, as JSON otherwise. SIGTERM ends it and hands traffic back to
+    the kernel. Without a configuration it observes.
+    """
+    import msgspec
+
+    config, path = load_config(config_path)
+    if mode:
+        config = msgspec.structs.replace(config, mode=mode)
+    from linkpass import app
+    from linkpass.config import ConfigError
+    from linkpass.edges.control import ControlError
+
+    try:
+        status = app.main(config, path)
+    except (ConfigError, ControlError) as error:
+        raise WrongInputError(str(error)) from None
+    except PermissionError as error:
+        raise NotPermittedError(f"not permitted: {error}", "run as root") from None
+    sys.exit(status or 0)
+
+
+@click.command("check-config", epilog="Example: linkpass check-config --config ./linkpass.toml")
+@config_option
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Look at this tree, not at /.")
+@json_option
+def check_config(config_path: Path | None, root: Path, *, as_json: bool) -> None:
+    """Read the configuration, and look at the machine for what would get in its way.
+
+    Errors give exit status 1 (2 when the file itself is wrong), warnings 0.
+    """
+    from linkpass.config import check
+
+    path = config_path or Path(DEFAULT_CONFIG)
+    if not path.exists():
+        raise WrongInputError(f"{path}: no such file", "docs/linkpass.toml is an annotated example")
+    config, _ = load_config(path)
+    findings = check(config, path, root=root)
+    ok = not any(finding.level == "error" for finding in findings)
+    if as_json:
+        import msgspec
+
+        print_json({"file": str(path), "ok": ok, "findings": msgspec.to_builtins(findings)})
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level}: {': '.join(filter(None, (finding.key, finding.text)))}")
+            if finding.hint:
+                click.echo(f"  {finding.hint}")
+        count = sum(finding.level != "info" for finding in findings)
+        click.echo(f"{path}: {'valid' if ok else 'not usable'}, mode {config.mode}, {count} thing(s) to look at")
+    sys.exit(0 if ok else 1)
+
+
+@click.command(epilog="Example: linkpass cleanup --config /etc/linkpass/linkpass.toml")
+@config_option
+@json_option
+def cleanup(config_path: Path | None, *, as_json: bool) -> None:
+    """Remove everything that a daemon left in the kernel, and restore what it changed.
+
+    Needed only after a daemon was killed: `linkpass run` does the same at its start.
+    """
+    config, _ = load_config(config_path)
+    from linkpass import app
+
+    try:
+        done = app.cleanup(config)
+    except PermissionError as error:
+        raise NotPermittedError(f"not permitted: {error}", "run as root") from None
+    if as_json:
+        print_json({"done": done})
+        return
+    for line in done or ["nothing of linkpass was left"]:
+        click.echo(line)

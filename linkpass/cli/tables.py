@@ -1,0 +1,296 @@
+"""Views as rich tables. Values the daemon does not know are shown as `-`, never as zero."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from topology.model import Fabric
+
+Row = Mapping[str, Any]
+
+STYLES = {
+    "up": "green", "good": "green", "usable": "green", "armed": "green", "yes": "green", "act": "green",
+    "down": "red", "blackhole": "red", "unusable": "red", "off": "red", "silent": "red", "stood down": "red",
+    "held": "yellow", "watch": "yellow", "lossy": "yellow", "queueing": "yellow", "drained": "yellow", "no": "yellow",
+    "unknown": "dim", "-": "dim", "observe": "cyan",
+}  # fmt: skip
+
+
+def word(text: Any) -> Text:
+    """A word of the vocabulary in its colour."""
+    shown = "-" if text in (None, "") else str(text)
+    return Text(shown, STYLES.get(shown, ""))
+
+
+def seconds(value: float | None) -> str:
+    """A span in a unit that fits."""
+    if value is None:
+        return "-"
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes, _ = divmod(int(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours // 24} d {hours % 24} h"
+        if hours >= 48
+        else f"{hours} h {minutes:02d} min"
+        if hours
+        else f"{minutes} min"
+    )
+
+
+def speed(bps: float | None) -> str:
+    if not bps:
+        return "-"
+    unit, size = next(
+        ((u, s) for u, s in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)) if bps >= s), ("bit/s", 1)
+    )
+    return f"{bps / size:g} {unit}"
+
+
+def table(title: str, *columns: str, rows: Iterable[Sequence[Any]]) -> Table:
+    """A plain table; cells that are not renderable become text."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text("-" if cell is None else str(cell)) for cell in row))
+    return made
+
+
+def status_of(view: Row, *, everything: bool) -> RenderableType:
+    """The whole status. Links and peers that are well are left out unless `everything`."""
+    parts: list[RenderableType] = [*_head(view), _uplinks(view)]
+    for part in (_peers, _links, _namespaces, _steering):
+        made = part(view, everything=everything)
+        if made is not None:
+            parts += ["", made]
+    parts += ["", *_foot(view)]
+    return Group(*parts)
+
+
+def _head(view: Row) -> list[RenderableType]:
+    name = view.get("host", "?")
+    used = f", {seconds(view.get('cpu_s'))} of processor time, {(view.get('rss_bytes') or 0) / 1e6:.0f} MB"
+    line = Text.assemble((name, "bold"), f" {view.get('address') or 'no address'} · ", word(view.get("mode")))
+    line.append(f" · linkpass {view.get('version', '?')} · up {seconds(view.get('uptime_s'))}{used}")
+    lines: list[RenderableType] = [line]
+    for rung, state in (view.get("rungs") or {}).items():
+        armed = word("armed" if state.get("armed") else "off")
+        lines.append(Text.assemble(f"rung {rung} ", armed, f": {state['why']}" if state.get("why") else ""))
+    return [*lines, ""]
+
+
+def _uplinks(view: Row) -> RenderableType:
+    rows = []
+    for row in view.get("uplinks") or ():
+        until = row.get("suppressed_until_s")
+        held = "" if until is None else "held down by damping"
+        why = "; ".join(filter(None, (row.get("why"), held)))
+        usable = word("usable" if row.get("usable") else "unusable")
+        rows.append((row["name"], usable, word(row.get("state")), speed(row.get("speed_bps")), _penalty(row), why))
+    if not rows:
+        return Text("no uplinks: no route to the configured prefixes, or none are configured")
+    return table("Uplinks", "uplink", "kernel", "state", "speed", "penalty", "why", rows=rows)
+
+
+def _penalty(row: Row) -> str:
+    return f"{row['penalty']:.0f}" if row.get("penalty") else ""
+
+
+def _peers(view: Row, *, everything: bool) -> RenderableType | None:
+    rows = []
+    hidden = 0
+    for row in view.get("peers") or ():
+        evidence = {key: count for key, count in (row.get("evidence") or {}).items() if count}
+        able = row.get("steerable") or {}
+        bad = row.get("silent") or set(evidence) - {"good"} or not evidence
+        if not (everything or row.get("active") or bad):
+            hidden += 1
+            continue
+        state = word("silent" if row.get("silent") else "active" if row.get("active") else "known")
+        said = Text(" ").join(Text.assemble(f"{count} ", word(key)) for key, count in evidence.items()) or word("-")
+        rungs = " ".join(key.removeprefix("rung") for key in sorted(able) if key.startswith("rung") and able[key])
+        why = able.get("why", "")
+        rows.append(
+            (row.get("name") or row["address"], row["address"], state, said, seconds(row.get("stale_s")), rungs, why)
+        )
+    if not rows and not hidden:
+        return Text("no peers: nothing is configured, connected or heard")
+    title = "Peers" + (f" ({hidden} idle and well, --all shows them)" if hidden else "")
+    return table(title, "peer", "address", "state", "paths", "heard", "rungs", "why", rows=rows)
+
+
+def _links(view: Row, *, everything: bool) -> RenderableType | None:
+    every = list(view.get("links") or ())
+    shown = [row for row in every if everything or row.get("state") != "up" or row.get("drained")]
+    if not every:
+        return None
+    if not shown:
+        return Text(f"{len(every)} directions of links known, all up")
+    rows = [
+        (row["id"], word("drained" if row.get("drained") else row.get("state")), _penalty(row), row.get("why", ""))
+        for row in shown
+    ]
+    return table(f"Links ({len(every)} directions known)", "direction", "state", "penalty", "why", rows=rows)
+
+
+def _namespaces(view: Row, *, everything: bool) -> RenderableType | None:
+    rows = [
+        (
+            row.get("name") or f"inode {row.get('inode')}",
+            row.get("connections"),
+            _pids(row.get("pids")),
+            word("yes" if row.get("steerable") else "no"),
+            row.get("why", ""),
+        )
+        for row in view.get("netns") or ()
+    ]
+    if not rows:
+        return None
+    return table("Network namespaces", "namespace", "connections", "processes", "steerable", "why", rows=rows)
+
+
+def _pids(pids: Any) -> str:
+    if isinstance(pids, Sequence) and not isinstance(pids, str):
+        return " ".join(map(str, pids[:6])) + (f" and {len(pids) - 6} more" if len(pids) > 6 else "")
+    return "-" if pids is None else str(pids)
+
+
+def _steering(view: Row, *, everything: bool) -> RenderableType | None:
+    rows = []
+    for row in view.get("steering") or ():
+        agrees = row.get("desired") == row.get("programmed")
+        down = row.get("stood_down")
+        if not (everything or down or not agrees):
+            continue
+        state = word("stood down" if down else "good" if agrees else "watch")
+        why = "; ".join(filter(None, (down if isinstance(down, str) else "", row.get("why"))))
+        rows.append(
+            (row["object"], state, _members(row.get("desired")), _members(row.get("programmed")), row.get("tries"), why)
+        )
+    if not rows:
+        return None
+    return table("Steering", "object", "state", "wanted", "programmed", "tries", "why", rows=rows)
+
+
+def _members(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if len(value) == 16 and all(isinstance(item, int) for item in value):
+        return " ".join(sorted({f"{item:#06x}" for item in value}))
+    return " ".join(map(str, value)) or "withdrawn"
+
+
+def _foot(view: Row) -> list[RenderableType]:
+    probes = view.get("probes") or {}
+    refused = ", ".join(f"{count} {reason}" for reason, count in (probes.get("refused") or {}).items() if count)
+    line = f"probes: {probes.get('sent', '-')} sent, {probes.get('heard', '-')} heard"
+    line += f", refused {refused}" if refused else ""
+    line += f", late {probes['late']} times" if probes.get("late") else ""
+    moves = view.get("moves")
+    return [Text(f"{line} · moves: {'-' if moves is None else moves}"), *map(Text, view.get("notes") or ())]
+
+
+def paths_table(rows: Iterable[Row]) -> Table:
+    """One row a path."""
+    cells = [
+        (
+            row.get("peer_name") or row.get("name") or row["peer"],
+            row["uplink"],
+            f"{row['label']:#06x}",
+            " ".join(hop or "?" for hop in row.get("hops") or ()) or "-",
+            word(row.get("evidence")),
+            f"{row['loss_ratio']:.1%}" if row.get("loss_ratio") else "",
+            seconds(row.get("rtt_s") or None),
+            seconds(row.get("age_s")),
+            "in use" if row.get("in_use") else "",
+            row.get("why", ""),
+        )
+        for row in rows
+    ]
+    columns = ("peer", "uplink", "label", "hops", "evidence", "loss", "round trip", "heard", "use", "why")
+    return table("", *columns, rows=cells)
+
+
+def journal_table(entries: Sequence[Row]) -> Table:
+    """One row an entry; the second column counts from the first entry of the same start."""
+    first: dict[Any, float] = {}
+    cells = []
+    for row in entries:
+        since_s = row["now_s"] - first.setdefault(row.get("run"), row["now_s"])
+        style = "yellow" if row.get("level") == "warning" else ""
+        rung = str(row["rung"]) if row.get("rung") else ""
+        cells.append(
+            (row["wall"], f"+{since_s * 1e3:.1f} ms", row["cause"], rung, Text(row["what"], style), row["why"])
+        )
+    return table("", "time", "since", "id", "rung", "what", "why", rows=cells)
+
+
+def fabric_data(fabric: Fabric) -> dict[str, Any]:
+    """A fabric as plain data."""
+    return {
+        "name": fabric.name,
+        "nodes": [
+            {"name": node.name, "role": node.role, "tier": node.tier, "rack": node.rack, "kind": node.kind}
+            for node in fabric.nodes
+        ],
+        "links": [
+            {
+                "id": link.id,
+                "ports": [
+                    {"node": p.node, "name": p.name, "speed_bps": p.speed_bps, "rail": p.rail, "plane": p.plane}
+                    for p in (link.a, link.b)
+                ],
+            }
+            for link in fabric.links
+        ],
+        "notes": list(fabric.notes),
+    }
+
+
+def fabric_of(fabric: Fabric) -> RenderableType:
+    """Tiers, nodes and links as tables, then the notes."""
+    tiers: dict[Any, list[str]] = defaultdict(list)
+    for node in fabric.nodes:
+        tiers[node.tier].append(node.name)
+    tier_rows = [
+        ("unknown" if tier is None else tier, len(names), " ".join(names))
+        for tier, names in sorted(tiers.items(), key=lambda item: -1 if item[0] is None else item[0])
+    ]
+    node_rows = [
+        (node.name, node.role, node.tier, node.rack, node.kind, " ".join(sorted(fabric.neighbours(node.name))))
+        for node in fabric.nodes
+    ]
+    link_rows = [
+        (
+            link.id,
+            f"{link.a.node}:{link.a.name}",
+            f"{link.b.node}:{link.b.name}",
+            speed(link.a.speed_bps),
+            link.a.rail,
+            link.a.plane,
+        )
+        for link in fabric.links
+    ]
+    head = f"{fabric.name}: {len(fabric.hosts)} hosts, {len(fabric.switches)} switches, {len(fabric.links)} links"
+    return Group(
+        Text(head, "bold"), "",
+        table("Tiers", "tier", "nodes", "names", rows=tier_rows), "",
+        table("Nodes", "node", "role", "tier", "rack", "kind", "neighbours", rows=node_rows), "",
+        table("Links", "link", "one end", "other end", "speed", "rail", "plane", rows=link_rows),
+        *(Text(f"note: {note}", "dim") for note in fabric.notes),
+    )  # fmt: skip

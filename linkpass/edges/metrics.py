@@ -1,0 +1,231 @@
+"""Prometheus metrics from a view of the daemon, and the TCP port that serves them (read only, no control).
+
+Paths are summed per peer and uplink, so that the number of series grows with peers times uplinks and not with labels.
+What is not known is not exported: an absent sample is honest, a zero would not be."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+View = Mapping[str, Any]
+Row = Mapping[str, Any]
+Sample = tuple[tuple[str, ...], Any]
+
+
+class ViewCollector(Collector):
+    """Turns the view of the moment into metrics; nothing is remembered here."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering):
+            yield from part(view)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # the registry would collect once at registration otherwise, before the daemon has a view
+
+
+def exposition(view: Callable[[], View]) -> bytes:
+    """The text that Prometheus scrapes."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ViewCollector(view))
+    return generate_latest(registry)
+
+
+def _gauge(name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]) -> Iterator[Metric]:
+    """One gauge; samples without a value are left out, and so is a gauge without samples."""
+    family = GaugeMetricFamily(f"linkpass_{name}", text, labels=list(labels))
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(list(values), float(value))
+    if family.samples:
+        yield family
+
+
+def _counter(name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]) -> Iterator[Metric]:
+    family = CounterMetricFamily(f"linkpass_{name}", text, labels=list(labels))
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(list(values), float(value))
+    if family.samples:
+        yield family
+
+
+def _rows(view: View, key: str) -> list[Row]:
+    return list(view.get(key) or ())
+
+
+def _daemon(view: View) -> Iterator[Metric]:
+    info = (str(view.get("version", "")), str(view.get("host", "")), str(view.get("mode", "")))
+    yield from _gauge("info", "Version, host and mode of the daemon.", ("version", "host", "mode"), [(info, 1)])
+    yield from _gauge("uptime_seconds", "Time since the daemon started.", (), [((), view.get("uptime_s"))])
+    yield from _counter("cpu_seconds", "Processor time that the daemon has used.", (), [((), view.get("cpu_s"))])
+    yield from _gauge("resident_memory_bytes", "Memory that the daemon holds.", (), [((), view.get("rss_bytes"))])
+    yield from _counter("moves", "Times that traffic was moved to another path.", (), [((), view.get("moves"))])
+    rungs = [((str(rung),), state.get("armed")) for rung, state in (view.get("rungs") or {}).items()]
+    yield from _gauge("rung_armed", "1 when a rung of the ladder can be used on this host.", ("rung",), rungs)
+
+
+def _uplinks(view: View) -> Iterator[Metric]:
+    rows = [((row["name"],), row) for row in _rows(view, "uplinks")]
+    usable = "1 when the kernel can send over an uplink: up, carrier, a gateway."
+    yield from _gauge("uplink_usable", usable, ("uplink",), [(name, row.get("usable")) for name, row in rows])
+    states = [((*name, str(row["state"])), 1) for name, row in rows if row.get("state")]
+    yield from _gauge("uplink_state", "1 for the state that an uplink is in.", ("uplink", "state"), states)
+    penalty = [(name, row.get("penalty")) for name, row in rows]
+    yield from _gauge("uplink_damping_penalty", "Damping penalty of an uplink.", ("uplink",), penalty)
+    held = [(name, row.get("suppressed_until_s") is not None) for name, row in rows]
+    yield from _gauge("uplink_suppressed", "1 while damping holds an uplink down.", ("uplink",), held)
+    speed = [(name, row["speed_bps"] / 8) for name, row in rows if row.get("speed_bps")]
+    yield from _gauge("uplink_speed_bytes_per_second", "Speed of an uplink's port.", ("uplink",), speed)
+
+
+def _peers(view: View) -> Iterator[Metric]:
+    rows = [((row["address"], row.get("name") or ""), row) for row in _rows(view, "peers")]
+    who = ("peer", "name")
+    active = [(peer, row.get("active")) for peer, row in rows]
+    yield from _gauge("peer_active", "1 while this host has connections with a peer.", who, active)
+    silent = [(peer, row.get("silent")) for peer, row in rows]
+    yield from _gauge("peer_silent", "1 while nothing at all is heard from a peer.", who, silent)
+    stale = [(peer, row.get("stale_s")) for peer, row in rows]
+    yield from _gauge("peer_stale_seconds", "Time since anything was heard from a peer.", who, stale)
+    steerable = [
+        ((*peer, rung.removeprefix("rung")), able)
+        for peer, row in rows
+        for rung, able in (row.get("steerable") or {}).items()
+        if rung.startswith("rung")
+    ]
+    yield from _gauge("peer_steerable", "1 when a rung can move traffic to a peer.", (*who, "rung"), steerable)
+
+
+def _links(view: View) -> Iterator[Metric]:
+    rows = [((row["id"],), row) for row in _rows(view, "links")]
+    states = [((*link, str(row["state"])), 1) for link, row in rows if row.get("state")]
+    yield from _gauge("link_state", "1 for the state that a link's direction is in.", ("link", "state"), states)
+    penalty = [(link, row.get("penalty")) for link, row in rows]
+    yield from _gauge("link_damping_penalty", "Damping penalty of a link's direction.", ("link",), penalty)
+    drained = [(link, row.get("drained")) for link, row in rows]
+    yield from _gauge("link_drained", "1 while a link's direction is drained.", ("link",), drained)
+
+
+def _paths(view: View) -> Iterator[Metric]:
+    count: Counter[tuple[str, str, str]] = Counter()
+    in_use: Counter[tuple[str, str]] = Counter()
+    loss: dict[tuple[str, str], list[float]] = defaultdict(list)
+    rtt_s: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in _rows(view, "paths"):
+        where = (row["peer"], row["uplink"])
+        evidence = row.get("evidence") or "unknown"
+        count[(*where, evidence)] += 1
+        in_use[where] += bool(row.get("in_use"))
+        if evidence != "unknown" and row.get("loss_ratio") is not None:
+            loss[where].append(row["loss_ratio"])
+        if row.get("rtt_s"):
+            rtt_s[where].append(row["rtt_s"])
+    labels = ("peer", "uplink")
+    yield from _gauge("paths", "Probed paths by what probes say of them.", (*labels, "evidence"), count.items())
+    yield from _gauge("paths_in_use", "Paths that carry traffic.", labels, in_use.items())
+    worst = [(where, max(values)) for where, values in loss.items()]
+    yield from _gauge("path_worst_loss_ratio", "Loss on the worst path to a peer over an uplink.", labels, worst)
+    least = [(where, min(values)) for where, values in rtt_s.items()]
+    yield from _gauge("path_least_rtt_seconds", "Round trip on the fastest path.", labels, least)
+    most = [(where, max(values)) for where, values in rtt_s.items()]
+    yield from _gauge("path_most_rtt_seconds", "Round trip on the slowest path.", labels, most)
+
+
+def _namespaces(view: View) -> Iterator[Metric]:
+    rows: dict[str, Row] = {row.get("name") or str(row.get("inode", "")): row for row in _rows(view, "netns")}
+    connections = [((name,), row.get("connections")) for name, row in rows.items()]
+    text = "Established connections in a network namespace."
+    yield from _gauge("netns_connections", text, ("netns",), connections)
+    steerable = [((name,), row.get("steerable")) for name, row in rows.items()]
+    text = "1 when flows of a network namespace can be steered."
+    yield from _gauge("netns_steerable", text, ("netns",), steerable)
+
+
+def _probes(view: View) -> Iterator[Metric]:
+    probes = view.get("probes") or {}
+    yield from _counter("probes_sent", "Probes sent.", (), [((), probes.get("sent"))])
+    yield from _counter("probes_heard", "Valid probes heard from peers.", (), [((), probes.get("heard"))])
+    refused = [((str(reason),), count) for reason, count in (probes.get("refused") or {}).items()]
+    yield from _counter("probes_refused", "Probes that were refused, by reason.", ("reason",), refused)
+    yield from _counter("late", "Times that the daemon itself was late.", (), [((), probes.get("late"))])
+    budget = [((), probes.get("budget_packets_per_s"))]
+    yield from _gauge("probe_budget_packets_per_second", "Most probes that this host may send.", (), budget)
+
+
+def _steering(view: View) -> Iterator[Metric]:
+    rows = [((row["object"],), row) for row in _rows(view, "steering")]
+    agree = [(name, row.get("desired") == row.get("programmed")) for name, row in rows]
+    text = "1 when the kernel holds what was wanted of a steering object."
+    yield from _gauge("steering_programmed", text, ("object",), agree)
+    down = [(name, bool(row.get("stood_down"))) for name, row in rows]
+    text = "1 when this host has given up an object that others keep removing."
+    yield from _gauge("steering_stood_down", text, ("object",), down)
+    tries = [(name, row.get("tries")) for name, row in rows]
+    yield from _gauge("steering_reprograms", "Times that an object had to be programmed again.", ("object",), tries)
+
+
+class MetricsError(Exception):
+    """The port cannot be opened; the text is one line. The daemon can go on without."""
+
+
+class MetricsEdge:
+    """Serves `GET /metrics` and `GET /healthz` on a TCP port. `expose` gives the exposition of the moment."""
+
+    def __init__(self, address: str, port: int, expose: Callable[[], bytes]) -> None:
+        self._address, self._port = address, port
+        self._expose = expose
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use: the kernel's choice when 0 was asked for."""
+        addresses = self._runner.addresses if self._runner else []
+        return int(addresses[0][1]) if addresses else self._port
+
+    async def open(self) -> None:
+        """Raises MetricsError."""
+        app = web.Application()
+        app.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthz)])
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._address, self._port).start()
+        except OSError as error:
+            await runner.cleanup()
+            reason = "port in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            shown = f"[{self._address}]" if ":" in self._address else self._address
+            raise MetricsError(f'metrics {shown}:{self._port}: {reason}; set metrics.listen, or "" for none') from None
+        self._runner = runner
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> MetricsEdge:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._expose(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
