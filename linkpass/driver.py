@@ -1,7 +1,8 @@
 """The one pump: take an event, record it, handle it, dispatch the commands, re-arm one timer.
 
-Edges call `submit` from the event loop. Everything that came in is handled in one go before the loop goes on, so that the
-events of one moment are one decision; a command that can be carried out at once hands its outcome back into the same go.
+Edges call `submit` from the event loop. Everything that came in is handled in one go before the loop goes on, so
+that the events of one moment are one decision; a command that can be carried out at once hands its outcome back
+into the same go.
 """
 
 from __future__ import annotations

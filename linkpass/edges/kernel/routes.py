@@ -107,12 +107,14 @@ class RouteEdge:
         self._groups[group] = uplinks
 
     def refresh(self) -> None:
-        """Extend our IPv6 routes' lives, lie over routes that are new, and leave what others have taken away."""
+        """Extend our IPv6 routes' lives, lie over routes that are new, and make anew what the kernel dropped."""
+        self.forget()
         for group, uplinks in list(self._groups.items()):
-            for family in self._families(group):
-                members = [name for name in uplinks if name in self._ways and self._ways[name].gateway(family)]
-                if members:
-                    self._lay_routes(group, family)
+            self.set_group(group, uplinks)
+
+    def forget(self) -> None:
+        """Take nothing of ours in the kernel for granted: the next `set_group` makes all of it anew."""
+        self._hops.clear()
 
     def withdraw(self, group: str) -> None:
         """Remove our routes, then the group, of one destination set."""

@@ -1,0 +1,394 @@
+"""One network namespace: a core, its driver and its edges, wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from linkpass import __version__
+from linkpass.app.namespace import Namespace
+from linkpass.config import Config, ConfigError, core_settings, read_key
+from linkpass.core import commands as cmd
+from linkpass.core import events as ev
+from linkpass.core.machine import Core
+from linkpass.core.settings import CoreSettings
+from linkpass.driver import Driver
+from linkpass.edges.clock import Clock
+from linkpass.edges.hook import HookEdge
+from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.labels import LabelEdge, NoNftError
+from linkpass.edges.kernel.routes import RouteEdge, Way
+from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
+from linkpass.edges.probes import ProbeEdge
+from linkpass.edges.recorder import RecorderEdge
+from linkpass.edges.sockets import SocketEdge
+from linkpass.edges.tcp_timers import TcpTimerEdge
+from linkpass.edges.traces import TraceEdge
+
+POLL_S = 1.0
+REFRESH_S = 20.0
+"""A third of the time after which the kernel drops what we do not refresh."""
+SAME_REMOVAL_S = 0.2
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+AF_INET, AF_INET6 = 2, 10
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+logger = structlog.get_logger()
+
+
+class Agent:
+    """Lives in one network namespace. `open` wires, `poll` is called once a second, `close` hands traffic back."""
+
+    def __init__(
+        self,
+        config: Config,
+        namespace: Namespace,
+        *,
+        clock: Clock,
+        journal: JournalEdge,
+        names: dict[str, str],
+        spawn: Spawn,
+        timers: TcpTimerEdge | None,
+        record_to: str = "",
+    ) -> None:
+        self.config = config
+        self.namespace = namespace
+        self.journal = journal
+        self.notes: list[str] = []
+        self.off: dict[int, str] = {}
+        """Rungs that cannot be used here, and why."""
+        self.first_verdict_s: float | None = None
+        self._clock = clock
+        self._names = names
+        self._spawn = spawn
+        self._timers = timers
+        self._record_to = record_to
+        self._tape: RecorderEdge | None = None
+        self._opened_s = 0.0
+        self._refreshed_s = 0.0
+        self._removal: tuple[str, float] = ("", float("-inf"))
+        self._watch = WatchEdge(
+            config.prefixes or EVERYWHERE,
+            self._from_watch,
+            self._on_uplink,
+            configured=[
+                UplinkInfo(one.name, gateway4=one.gateway4 or "", gateway6=one.gateway6 or "") for one in config.uplinks
+            ],
+            own_port_ids=lambda: {self._routes.port_id},
+        )
+        self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
+        self._labels = LabelEdge(probe_port=config.probing.port)
+        self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
+        self._infos: dict[str, UplinkInfo] = {}
+        self.probes: ProbeEdge | None = None
+        self._traces: TraceEdge | None = None
+        self._sockets: SocketEdge | None = None
+        self._early: list[ev.Event] = []
+        self.driver: Driver | None = None
+        self.core: Core | None = None
+
+    # life
+
+    def open(self) -> None:
+        """Wire everything inside the namespace. Raises ConfigError, OSError or NotPermittedError; what only takes a
+        rung away is noted instead."""
+        with self.namespace:
+            self._watch.open()
+            settings = self._settings()
+            self._open_steering(settings)
+            if self.off:
+                settings = msgspec.structs.replace(
+                    settings, rungs=tuple(rung for rung in settings.rungs if rung not in self.off)
+                )
+            self.core = Core(settings)
+            self._open_tape(settings)
+            self.driver = Driver(self.core, self._carriers(), self._clock.now_s, self._tape)
+            self._open_probing(settings)
+            self._sockets = SocketEdge(self.submit, self.config.prefixes, settings.address, self._on_data)
+            try:
+                self._sockets.open()
+            except OSError as error:
+                self.notes.append(f"active peers are not known: {error}")
+                self._sockets = None
+        self._opened_s = self._refreshed_s = self._clock.now_s()
+        for info in self._infos.values():
+            self._tell_uplink(info)
+        for event in self._early:
+            self.driver.submit(event)
+        self._early.clear()
+        for peer in self.config.peers:
+            self.submit(ev.PeerKnown(peer=peer, name=self._names.get(peer, "")))
+        self.poll()
+        self.driver.open()
+
+    def poll(self) -> None:
+        """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
+        now_s = self._clock.now_s()
+        if self._sockets is not None:
+            self._sockets.poll(now_s)
+            if self._timers is not None:
+                self._timers.poll(self._sockets.sockets())
+        try:
+            self._watch.resolve_gateways()
+            if now_s - self._refreshed_s >= REFRESH_S and self.acting:
+                self._refreshed_s = now_s
+                self._refresh()
+        except OSError as error:
+            logger.warning("refresh failed", error=str(error))
+
+    def close(self) -> None:
+        """Stop, and hand the traffic back to the kernel. Safe to call after a failed `open`."""
+        if self.driver is not None:
+            self.driver.close()
+        for edge in (self.probes, self._traces, self._sockets):
+            if edge is not None:
+                edge.close()
+        if self.acting:
+            for end in (self._labels.close, self._routes.withdraw_all):
+                try:
+                    end()
+                except (OSError, RuntimeError) as error:
+                    logger.warning("could not hand everything back", error=str(error))
+        self._routes.close()
+        self._watch.close()
+        if self._tape is not None:
+            self._tape.close()
+
+    @property
+    def acting(self) -> bool:
+        return self.config.mode == "act"
+
+    def submit(self, event: ev.Event) -> None:
+        """An event for the core; before `open` is done it waits."""
+        if isinstance(event, ev.PeerKnown) and not event.name and event.peer in self._names:
+            event = ev.PeerKnown(peer=event.peer, name=self._names[event.peer])
+        if isinstance(event, ev.PathEvidence) and self.first_verdict_s is None and event.evidence != "unknown":
+            self.first_verdict_s = self._clock.now_s() - self._opened_s
+        if self.driver is None:
+            self._early.append(event)
+        else:
+            self.driver.submit(event)
+
+    # wiring
+
+    def _settings(self) -> CoreSettings:
+        found = self._watch.own_address(AF_INET6) or self._watch.own_address(AF_INET)
+        try:
+            settings = core_settings(self.config, address=found)
+        except ConfigError:
+            if self.config.prefixes:
+                raise
+            settings = core_settings(msgspec.structs.replace(self.config, address="::1"))
+        if not self.config.prefixes:
+            self.notes.append("no prefixes configured: uplinks are watched, no peer is probed and nothing is steered")
+        if self.namespace.name:
+            settings = msgspec.structs.replace(settings, host=f"{settings.host}.{self.namespace.name}")
+        return settings
+
+    def _open_steering(self, settings: CoreSettings) -> None:
+        self._routes.open()
+        if settings.mode != "act" or not self.config.prefixes:
+            return
+        for line in self._routes.sweep():
+            self.notes.append(f"removed what an earlier run left: {line}")
+        if 1 in settings.rungs:
+            try:
+                self._labels.open()
+            except NoNftError as error:
+                self.off[1] = str(error)
+        for rung, why in self.off.items():
+            self.notes.append(f"rung {rung} is off: {why}")
+
+    def _open_probing(self, settings: CoreSettings) -> None:
+        if not self.config.prefixes:
+            return
+        try:
+            key = read_key(self.config)
+        except ConfigError as error:
+            self.notes.append(f"no probes are sent, only carrier is known: {error}")
+            return
+        probes = ProbeEdge(settings, key, self.submit, self._clock.now_s)
+        traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s)
+        try:
+            probes.open()
+            traces.open()
+        except OSError as error:
+            probes.close()
+            traces.close()
+            self.notes.append(f"no probes are sent, only carrier is known: {error}")
+            return
+        self.probes, self._traces = probes, traces
+
+    def _open_tape(self, settings: CoreSettings) -> None:
+        if not self._record_to:
+            return
+        config = self.config
+        tape = RecorderEdge(
+            self._record_to,
+            settings,
+            version=__version__,
+            wall=self._clock.wall(),
+            max_bytes=config.recorder.max_bytes,
+        )
+        try:
+            tape.open()
+        except OSError as error:
+            self.notes.append(f"nothing is recorded: {error}")
+        else:
+            self._tape = tape
+
+    def _carriers(self) -> dict[type[cmd.Command], Callable[..., ev.Event | None]]:
+        return {
+            cmd.SetGroup: self._set_group,
+            cmd.SetLabels: self._set_labels,
+            cmd.SetProbes: self._set_probes,
+            cmd.TraceLabels: self._trace,
+            cmd.ResolveUplinks: self._resolve,
+            cmd.CompareFlows: self._compare,
+            cmd.SendNotice: self._send_notice,
+            cmd.Escalate: self._escalate,
+            cmd.Record: self._record,
+        }
+
+    # what the kernel tells
+
+    def _from_watch(self, event: ev.Event) -> None:
+        if isinstance(event, ev.SteeringLost):
+            now_s = self._clock.now_s()
+            if event.what == self._removal[0] and now_s - self._removal[1] < SAME_REMOVAL_S:
+                return  # one removal, told route by route
+            self._removal = (event.what, now_s)
+            self._routes.forget()
+        self.submit(event)
+
+    def _on_uplink(self, info: UplinkInfo) -> None:
+        before = self._infos.get(info.name)
+        self._infos[info.name] = info
+        self._routes.set_ways(
+            {one.name: Way(one.index, one.gateway4, one.gateway6) for one in self._infos.values() if one.present}
+        )
+        if self.driver is not None:
+            with self.namespace:
+                self._tell_uplink(info)
+            if self.acting and info.usable and before is not None and not before.usable:
+                self._again(self._refresh)
+
+    def _tell_uplink(self, info: UplinkInfo) -> None:
+        gateway_mac = info.gateway6_mac or info.gateway4_mac
+        for edge in (self.probes, self._traces):
+            if edge is None:
+                continue
+            if info.usable:
+                try:
+                    edge.set_uplink(info.name, info.index, info.mac, gateway_mac)
+                except OSError as error:
+                    logger.warning("uplink cannot be probed", uplink=info.name, error=str(error))
+            else:
+                edge.drop_uplink(info.name)
+
+    def _on_data(self, peer: str, grown_bytes: int) -> None:
+        if self.probes is not None:
+            self.probes.note_data(peer, grown_bytes)
+
+    # what the core asks
+
+    def _set_group(self, command: cmd.SetGroup) -> ev.Event:
+        started_s = self._clock.now_s()
+        try:
+            self._routes.set_group(command.group, command.uplinks)
+        except OSError as error:
+            return ev.GroupFailed(cmd_id=command.cmd_id, group=command.group, why=str(error))
+        took_s = self._clock.now_s() - started_s
+        return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group, took_s=took_s)
+
+    def _set_labels(self, command: cmd.SetLabels) -> ev.Event:
+        started_s = self._clock.now_s()
+        try:
+            self._labels.set_labels(command.peer, command.labels)
+        except (OSError, RuntimeError) as error:
+            return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
+        took_s = self._clock.now_s() - started_s
+        return ev.LabelsProgrammed(cmd_id=command.cmd_id, peer=command.peer, took_s=took_s)
+
+    def _set_probes(self, command: cmd.SetProbes) -> None:
+        if self.probes is not None:
+            self.probes.set_probes(command)
+
+    def _trace(self, command: cmd.TraceLabels) -> ev.Event | None:
+        if self._traces is None:
+            why = "nothing is probed here"
+            return ev.TraceFailed(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=why)
+        self._start(self._traces.trace(command))
+        return None
+
+    def _resolve(self, command: cmd.ResolveUplinks) -> ev.Event | None:
+        """Ask the kernel; where it is too old to answer for a label, trace the first hop instead."""
+        assert self.core is not None
+        try:
+            found = self._routes.uplink_of(command.peer, self.core.settings.address, command.labels)
+        except OSError as error:
+            if self._traces is None:
+                return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
+            self._start(self._traces.resolve(command))
+            return None
+        return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found)
+
+    def _compare(self, command: cmd.CompareFlows) -> None:
+        if self._traces is not None and self._sockets is not None:
+            self._start(self._traces.compare(command, self._sockets.flows(command.peer)))
+
+    def _send_notice(self, command: cmd.SendNotice) -> None:
+        if self.probes is not None:
+            self.probes.send_notice(command)
+
+    def _escalate(self, command: cmd.Escalate) -> None:
+        async def tell() -> None:
+            self.submit(await self._hook.escalate(command))
+
+        self._start(tell())
+
+    def _record(self, command: cmd.Record) -> None:
+        self.journal.write(command, self._clock.now_s(), self._clock.wall())
+        log = logger.warning if command.level == "warning" else logger.info
+        log(command.what, why=command.why, cause=command.cause, rung=command.rung)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except (OSError, RuntimeError, ValueError) as error:
+                logger.warning("a question to the fabric failed", error=repr(error))
+
+        self._spawn(guarded())
+
+    def _again(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(self._try, work)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, RuntimeError) as error:
+            logger.warning("refresh failed", error=str(error))
+
+    def _refresh(self) -> None:
+        """Re-arm what expires, and put back what the kernel has dropped with a carrier."""
+        if 1 not in self.off and 1 in self.config.rungs:
+            self._labels.refresh()
+        self._routes.refresh()
+
+    @property
+    def uplinks(self) -> dict[str, UplinkInfo]:
+        return dict(self._infos)
+
+
+def journal_folder(config: Config) -> Path:
+    """Where journals lie; a folder that cannot be made is the caller's error to show."""
+    folder = Path(config.journal.dir)
+    os.makedirs(folder, exist_ok=True)
+    return folder

@@ -1,0 +1,285 @@
+"""The process around the agents: signals, the control socket, metrics, the watchdog, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import os
+import resource
+import signal
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from linkpass import __version__, log
+from linkpass.app.agent import Agent, journal_folder
+from linkpass.app.namespace import Namespace
+from linkpass.app.picture import picture
+from linkpass.config import Config
+from linkpass.core.events import Event
+from linkpass.edges.clock import Clock
+from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.labels import LabelEdge
+from linkpass.edges.kernel.routes import RouteEdge
+from linkpass.edges.notify import Notifier
+from linkpass.edges.tcp_timers import KIND, TcpTimerEdge
+from linkpass.edges.undo import UndoJournal
+
+TICK_S = 1.0
+REALTIME_PRIORITY = 5
+"""Above ordinary work, below the kernel's own real-time threads (50)."""
+REALTIME_LIMIT_US = 200_000
+"""RLIMIT_RTTIME: a daemon that computes this long without waiting is broken, and the kernel ends it."""
+SETTLE_TURNS = 3
+
+logger = structlog.get_logger()
+
+
+def main(config: Config, path: str | Path | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit status. Raises ConfigError, ControlError, PermissionError at the start."""
+    log.set_up()
+    return asyncio.run(Daemon(config, path).run())
+
+
+class Daemon:
+    """The faces and the agents behind them."""
+
+    def __init__(self, config: Config, path: str | Path | None = None) -> None:
+        self.config = config
+        self._path = path
+        self._clock = Clock()
+        self._started_s = self._clock.now_s()
+        self._journal = JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
+        self._undo: UndoJournal | None = None
+        self._timers: TcpTimerEdge | None = None
+        self._agents: list[Agent] = []
+        self._tasks: asyncio.TaskGroup | None = None
+        self._notes: list[str] = []
+        self._links: tuple[str, ...] | None = None
+
+    async def run(self) -> int:
+        from linkpass.edges.control import ControlEdge
+
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        notifier = Notifier.from_environment()
+        control = ControlEdge(self.config.control.socket, self)
+        await control.open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                metrics = None
+                try:
+                    self._open()
+                    metrics = await self._open_metrics()
+                    self._settle()
+                    notifier.ready(f"{self.config.mode}s")
+                    while not stop.is_set():
+                        await self._tick(stop, notifier)
+                finally:
+                    notifier.stopping()
+                    self._close()
+                    if metrics is not None:
+                        await metrics.close()
+        finally:
+            await control.close()
+        return 0
+
+    # life
+
+    def _open(self) -> None:
+        self._journal.open()
+        self._open_timers()
+        names = self._names()
+        for name in ("", *self.config.netns):
+            agent = Agent(
+                self.config,
+                Namespace(name),
+                clock=self._clock,
+                journal=self._journal,
+                names=names,
+                spawn=self._spawn,
+                timers=self._timers,
+                record_to=self.config.recorder.file if not name else "",
+            )
+            self._agents.append(agent)
+            try:
+                agent.open()
+            except OSError as error:
+                if not name:
+                    raise
+                agent.close()
+                self._agents.remove(agent)
+                self._notes.append(f"network namespace {name}: {error}")
+        for note in self._all_notes():
+            logger.warning(note)
+
+    def _open_timers(self) -> None:
+        if self.config.mode != "act":
+            return
+        self._undo = UndoJournal(journal_folder(self.config))
+        self._undo.open()
+        timers = self.config.tcp_timers
+        self._timers = TcpTimerEdge(self._undo, timers.rto_min_us, timers.rto_max_ms)
+        restored = self._timers.restore()
+        if restored:
+            logger.info("restored what an earlier run had changed", sockets=restored)
+        if not timers.enabled:
+            self._timers = None
+            return
+        try:
+            self._timers.open()
+        except OSError as error:
+            self._notes.append(f"TCP timers stay as they are: {error}")
+            self._timers = None
+
+    async def _open_metrics(self) -> Any:
+        if not self.config.metrics.listen:
+            return None
+        from linkpass.edges.metrics import MetricsEdge, MetricsError
+
+        address, _, port = self.config.metrics.listen.rpartition(":")
+        edge = MetricsEdge(address.strip("[]"), int(port), self.metrics)
+        try:
+            await edge.open()
+        except MetricsError as error:
+            self._notes.append(str(error))
+            logger.warning(str(error))
+            return None
+        return edge
+
+    def _settle(self) -> None:
+        """Once everything is loaded: what lives for ever is taken out of the garbage collector's rounds."""
+        gc.collect()
+        gc.freeze()
+        if self.config.realtime:
+            try:
+                resource.setrlimit(resource.RLIMIT_RTTIME, (REALTIME_LIMIT_US, REALTIME_LIMIT_US))
+                flags = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+                os.sched_setscheduler(0, flags, os.sched_param(REALTIME_PRIORITY))
+            except (OSError, ValueError) as error:
+                self._notes.append(f"realtime is not to be had: {error}")
+                logger.warning(self._notes[-1])
+
+    async def _tick(self, stop: asyncio.Event, notifier: Notifier) -> None:
+        try:
+            async with asyncio.timeout(TICK_S):
+                await stop.wait()
+        except TimeoutError:
+            for agent in self._agents:
+                agent.poll()
+            notifier.watchdog()
+
+    def _close(self) -> None:
+        for agent in self._agents:
+            agent.close()
+        if self._timers is not None:
+            self._timers.close()
+        if self._undo is not None:
+            self._undo.close()
+        self._journal.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._tasks is not None
+        self._tasks.create_task(work)
+
+    def _names(self) -> dict[str, str]:
+        """Address -> name, from the configuration's table and file; addresses as `ipaddress` prints them."""
+        names: dict[str, str] = {}
+        if self.config.fabric.names_file:
+            try:
+                names.update(msgspec.json.decode(Path(self.config.fabric.names_file).read_bytes(), type=dict[str, str]))
+            except (OSError, msgspec.MsgspecError) as error:
+                self._notes.append(f"{self.config.fabric.names_file}: {error}")
+        names.update(self.config.fabric.names)
+        return {str(ipaddress.ip_address(address)): name for address, name in names.items()}
+
+    def _all_notes(self) -> list[str]:
+        return [*self._notes, *(note for agent in self._agents for note in agent.notes)]
+
+    # faces
+
+    def view(self) -> Mapping[str, Any]:
+        shown = picture(self._agents, self._clock.now_s(), self._started_s)
+        shown["notes"] = self._all_notes()
+        shown["version"] = __version__
+        if self._timers is not None:
+            shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
+        return shown
+
+    def paths(self) -> Sequence[Any]:
+        paths: list[Any] = picture(self._agents, self._clock.now_s(), self._started_s, with_namespaces=False)["paths"]
+        return paths
+
+    def why(self, name: str) -> Sequence[Any]:
+        return self._journal.why(name)
+
+    def causes(self) -> Sequence[str]:
+        return self._journal.causes()
+
+    def journal(self, since: int) -> Sequence[Any]:
+        return self._journal.since(since)
+
+    def links(self) -> Iterable[str]:
+        """Links and directions of the fabric's file; the file is read when they are first asked for."""
+        if self._links is None:
+            self._links = ()
+            if self.config.fabric.file:
+                from topology.sources.containerlab import TopologyError, parse
+
+                try:
+                    fabric = parse(Path(self.config.fabric.file).read_text(), self.config.fabric.file)
+                    self._links = tuple(name for link in fabric.links for name in (link.id, *link.directions()))
+                except (OSError, TopologyError) as error:
+                    self._notes.append(f"the fabric's file is not used: {error}")
+        return self._links
+
+    def metrics(self) -> bytes:
+        from linkpass.edges.metrics import exposition
+
+        return exposition(lambda: picture(self._agents, self._clock.now_s(), self._started_s, with_namespaces=False))
+
+    async def submit(self, event: Event) -> Mapping[str, Any]:
+        """Hand an operator's event to every core, and say what was decided within the same turns."""
+        last = self._journal.since(0)
+        before = last[-1].seq if last else 0
+        for agent in self._agents:
+            agent.submit(event)
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
+        entries = self._journal.since(before)
+        cause = next((entry.cause for entry in entries if entry.cause), "")
+        return {"cause": cause, "entries": msgspec.to_builtins(entries)}
+
+
+def cleanup(config: Config) -> list[str]:
+    """Remove what carries our marks, restore what could not be marked; in words. Raises OSError."""
+    done: list[str] = []
+    folder = Path(config.journal.dir)
+    if folder.is_dir():
+        undo = UndoJournal(folder)
+        undo.open()
+        try:
+            timers = TcpTimerEdge(undo, config.tcp_timers.rto_min_us, config.tcp_timers.rto_max_ms)
+            restored = timers.restore()
+            if restored:
+                done.append(f"restored the TCP timers of {restored} socket(s) ({KIND})")
+        finally:
+            undo.close()
+    for name in ("", *config.netns):
+        space = Namespace(name)
+        with space:
+            routes = RouteEdge(config.prefixes, metric=config.routes.metric)
+            routes.open()
+            try:
+                removed = routes.sweep() + LabelEdge(probe_port=config.probing.port).sweep()
+            finally:
+                routes.close()
+        done += [f"removed {what}" + (f" in {name}" if name else "") for what in removed]
+    return done
