@@ -32,12 +32,14 @@ from linkpass.core.settings import Detection
 class WindowedMin:
     """The smallest value of the last one to two spans, in constant space: one smallest value for each of two spans."""
 
-    __slots__ = ("_begun_s", "_now", "_previous", "_span_s")
+    __slots__ = ("_begun_s", "_now", "_previous", "_span_s", "value")
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._begun_s = -math.inf
         self._now = self._previous = math.inf
+        self.value = math.inf
+        """The floor; inf before the first value."""
 
     def add(self, now_s: float, value: float) -> float:
         """Take a value in; returns the floor, which is never above the value."""
@@ -48,12 +50,8 @@ class WindowedMin:
             self._begun_s = now_s
         if value < self._now:
             self._now = value
-        return min(self._now, self._previous)
-
-    @property
-    def value(self) -> float:
-        """inf before the first value."""
-        return min(self._now, self._previous)
+        self.value = self._now if self._now < self._previous else self._previous
+        return self.value
 
 
 class LossRun:
@@ -95,17 +93,24 @@ class PooledLoss:
         """The alarm. It stays until the exchanged test lifts it."""
 
     def update(self, sent: int, lost: int) -> bool:
-        """`sent` probes settled, `lost` of them lost, in an order that is not known: losses are taken last while the
-        alarm is off and first while it is on, which favours keeping what is."""
-        change = (self._lost * lost, self._heard * (sent - lost))
-        if self.on:
-            self._score = max(0.0, self._score - change[0]) - change[1]
-        else:
-            self._score = max(0.0, self._score + change[1]) + change[0]
+        """`sent` probes settled, `lost` of them lost. Their order is not known: losses are taken as evenly spread."""
+        heard = self._heard * (sent - lost) / (lost + 1)
+        self._step(heard)
+        for _ in range(lost):
+            self._step(self._lost)
+            self._step(heard)
+        return self.on
+
+    def _step(self, evidence: float) -> None:
+        self._score = max(0.0, self._score - evidence if self.on else self._score + evidence)
         if self._score >= self._threshold:
             self.on = not self.on
             self._score = 0.0
-        return self.on
+
+    @property
+    def idle(self) -> bool:
+        """Nothing weighs against the path: a heard probe changes nothing."""
+        return not self.on and self._score == 0.0
 
     def reset(self) -> None:
         self._score = 0.0
@@ -129,6 +134,11 @@ class StandingQueue:
         """Windows in a row that speak against the present opinion."""
         self.on = False
 
+    @property
+    def idle(self) -> bool:
+        """No window is open and no row begun: delays below the limit need not be told."""
+        return self._begun_s == -math.inf and not self.on
+
     def update(self, now_s: float, queueing_s: float) -> bool:
         """`queueing_s`: delay above its floor."""
         if now_s - self._begun_s >= self.WINDOW_S:
@@ -137,8 +147,11 @@ class StandingQueue:
                 if self._row >= self._needed:
                     self.on = not self.on
                     self._row = 0
-            self._begun_s = now_s
             self._least = math.inf
+            self._begun_s = now_s
+            if not self._row and not self.on and queueing_s <= self._limit_s:
+                self._begun_s = -math.inf
+                return self.on
         if queueing_s < self._least:
             self._least = queueing_s
         return self.on
@@ -154,7 +167,9 @@ class PathDetector:
 
     RATIO_MEMORY = 200
     """Probes over which the loss ratio shown to people is averaged; no decision uses it."""
-    __slots__ = ("_answered", "_judge_from_s", "_loss", "_queue", "_run", "loss_ratio", "verdict")
+    __slots__ = (
+        "_answered", "_judge_from_s", "_loss", "_queue", "_quiet", "_run", "calm", "loss_ratio", "verdict",
+    )  # fmt: skip
 
     def __init__(self, settings: Detection, now_s: float) -> None:
         self._run = LossRun(settings)
@@ -162,8 +177,16 @@ class PathDetector:
         self._queue = StandingQueue(settings)
         self._judge_from_s = now_s + settings.grace_s
         self._answered = False
+        self._quiet = 0
+        """Probes heard since the last call of `update`."""
+        self.calm = False
+        """Nothing weighs against the path in any test: then `quiet` says all there is to say of a good report."""
         self.loss_ratio = 0.0
         self.verdict = Verdict("unknown", "never answered")
+
+    def quiet(self, sent: int) -> None:
+        """The short way for a path that is `calm`, all of whose probes were heard, its queueing below the limit."""
+        self._quiet += sent
 
     def update(self, now_s: float, sent: int, lost: int, missing: int, queueing_s: float | None) -> Verdict | None:
         """What a report of the peer says, as differences to the report before it. Returns the verdict if it changed.
@@ -176,17 +199,18 @@ class PathDetector:
             self._answered = True
         elif now_s >= self._judge_from_s:
             was = self._run.on
-            if self._run.update(sent, lost, missing):
-                pass
-            elif was:
-                self._loss.reset()
-            else:
-                self._count(sent, lost)
-        if queueing_s is not None and now_s >= self._judge_from_s:
-            self._queue.update(now_s, queueing_s)
+            if not self._run.update(sent, lost, missing):
+                if was:
+                    self._loss.reset()
+                else:
+                    self._count(sent, lost)
+            if queueing_s is not None:
+                self._queue.update(now_s, queueing_s)
+            self.calm = not self._run.on and self._loss.idle and self._queue.idle
         return self._decide(missing)
 
     def _count(self, sent: int, lost: int) -> None:
+        sent, self._quiet = sent + self._quiet, 0
         if sent:
             self._loss.update(sent, lost)
             keep = (1 - 1 / self.RATIO_MEMORY) ** sent

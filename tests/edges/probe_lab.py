@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from pyroute2 import IPRoute, netns
 
-PREFIX = "tp-"
+PREFIX = f"tp-{os.getpid()}-"
 CLONE_NEWNET = 0x40000000
 HOSTS = {"h1": "fd01:ff::1", "h2": "fd01:ff::2"}
 HOSTS4 = {"h1": "10.254.0.1", "h2": "10.254.0.2"}
@@ -67,7 +67,8 @@ def nft(node: str, rules: str) -> None:
     """Replace the node's rules. Rules of a forward chain, one a line; empty: none."""
     text = "flush ruleset\n"
     if rules:
-        text += f"table inet fault {{\n chain c {{\n type filter hook forward priority 0; policy accept;\n{rules}\n }}\n}}\n"
+        chain = f"chain c {{\n type filter hook forward priority 0; policy accept;\n{rules}\n }}"
+        text += f"table inet fault {{\n {chain}\n}}\n"
     with inside(node):
         subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)
 
@@ -147,6 +148,8 @@ class Fabric:
         raise KeyError(name)
 
     def down(self) -> None:
+        """Remove ours, and what a run left behind that was killed."""
         for name in netns.listnetns():
-            if name.startswith(PREFIX):
+            owner = name.split("-")[1] if name.startswith("tp-") else ""
+            if owner.isdigit() and (int(owner) == os.getpid() or not os.path.exists(f"/proc/{owner}")):
                 netns.remove(name)

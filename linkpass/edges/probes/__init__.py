@@ -1,7 +1,7 @@
 """The probe edge: what travels over every path, what peers report of it, and the evidence that follows.
 
-`ports` holds the packet sockets of an uplink, `peers` the books of both directions, `budget` the packet limits,
-`snapshot` what people are shown, `edge` the schedule."""
+`edge` is the schedule and the face, `sending` and `hearing` the two ways, `ports` the packet sockets of an uplink,
+`peers` the books of a peer in both directions, `budget` the packet limits, `snapshot` what people are shown."""
 
 from linkpass.edges.probes.edge import ProbeEdge
 from linkpass.edges.probes.snapshot import PathView, PeerView, ProbeStats, Snapshot

@@ -37,7 +37,8 @@ class SentPath:
     __slots__ = (
         "_count", "_counted", "_sent_at", "acked", "detector", "index", "interval_s", "key", "label", "lost",
         "margin_s", "missing", "queueing_s", "rtt_floor", "rtt_s", "sent", "seq", "settled", "start", "step_lost",
-        "step_queueing_s", "step_sent", "suspect_until_s", "template", "uplink", "window_lost", "window_sent",
+        "step_queueing_s", "step_sent", "suspect_until_s", "template", "uplink", "watched",
+        "window_lost", "window_sent",
     )  # fmt: skip
 
     def __init__(self, uplink: str, label: int, index: int, seq: int, settings: Detection, now_s: float) -> None:
@@ -56,6 +57,8 @@ class SentPath:
         self.queueing_s = 0.0
         self.sent = self.settled = self.lost = self.missing = 0
         self.suspect_until_s = -math.inf
+        self.watched = False
+        """Whether the windows' counts are kept."""
         self.window_sent = self.window_lost = 0
         self.step_sent = self.step_lost = 0
         self.step_queueing_s: float | None = None
@@ -75,33 +78,65 @@ class SentPath:
         self._counted = False
         self.acked = self.seq
 
-    def take(self, entry: probe.Heard, received_s: float) -> int:
-        """A report entry. Sets the step_* differences to the report before; returns how many came late after all."""
-        last = entry.last
-        if not self.acked < last <= self.seq:
-            if last == self.acked and self._counted and entry.count > self._count:
-                late = entry.count - self._count  # out of order on the way: counted as lost before
-                self._count = entry.count
-                self.lost = max(0, self.lost - late)
-                return late
-            return 0
-        late = 0
-        if self._counted:
-            sent, heard = last - self.acked, entry.count - self._count
-            late = max(0, heard - sent)
-            self.step_sent, self.step_lost = sent, max(0, sent - heard)
-        else:
-            self._counted = True
-            self.step_sent, self.step_lost = 1, 0
-        self.acked, self._count = last, entry.count
-        self.settled += self.step_sent
-        self.lost = max(0, self.lost + self.step_lost - late)
-        self.queueing_s = self.step_queueing_s = entry.queueing_s
-        sent_s = self.sent_at(last)
-        rtt_s = received_s - sent_s - entry.dwell_s
+    def take_quietly(
+        self, entry: tuple[int, int, int, int, int, int], received_s: float, made_s: float, limit: int
+    ) -> bool:
+        """Settle an entry that says: all heard since the last one, none overdue, no queue above `limit` (10 us), on a
+        path against which nothing weighs. False, and nothing is changed, when it says anything else."""
+        _, _, queueing, last, count, dwell = entry
+        acked = self.acked
+        sent = last - acked
+        if (
+            not self.detector.calm
+            or sent <= 0
+            or sent != count - self._count
+            or not self._counted
+            or queueing > limit
+            or last > self.seq
+            or (last < self.seq and self._sent_at[(last + 1) & _MASK] <= made_s - self.margin_s)
+        ):
+            return False
+        self.acked, self._count = last, count
+        self.settled += sent
+        self.detector.quiet(sent)
+        if self.watched:
+            self.window_sent += sent
+        if not last & 7:  # a sample is enough for what changes so slowly
+            self._measure(last, queueing * 1e-5, dwell * 1e-6, received_s)
+        return True
+
+    def _measure(self, last: int, queueing_s: float, dwell_s: float, received_s: float) -> None:
+        self.queueing_s = queueing_s
+        rtt_s = received_s - self.sent_at(last) - dwell_s
         if 0 <= rtt_s < 10:
             self.rtt_s = rtt_s
-            self.margin_s = self.rtt_floor.add(received_s, rtt_s) + SLACK_S + 1.5 * entry.queueing_s
+            self.margin_s = self.rtt_floor.add(received_s, rtt_s) + SLACK_S + 1.5 * queueing_s
+
+    def take(self, last: int, count: int, queueing_s: float, dwell_s: float, received_s: float) -> int:
+        """A report entry. Sets the step_* differences to the report before; returns how many came late after all."""
+        late = 0
+        if not self.acked < last <= self.seq:
+            if last == self.acked and self._counted and count > self._count:
+                late = count - self._count  # out of order on the way: counted as lost before
+                self._count = count
+                self.lost = max(0, self.lost - late)
+            return late
+        if self._counted:
+            sent, heard = last - self.acked, count - self._count
+            self.step_sent = sent
+            if sent > heard:
+                self.step_lost = sent - heard
+                self.lost += self.step_lost
+            elif sent < heard:
+                late = heard - sent
+                self.lost = max(0, self.lost - late)
+        else:
+            self._counted = True
+            self.step_sent = 1
+        self.acked, self._count = last, count
+        self.settled += self.step_sent
+        self.step_queueing_s = queueing_s
+        self._measure(last, queueing_s, dwell_s, received_s)
         return late
 
     def overdue(self, made_s: float, witness_s: float, limit: int) -> int:
@@ -156,13 +191,14 @@ class HeardPath:
         self.queueing_s = 0.0
         self._floor = WindowedMin(FLOOR_S)
 
-    def hear(self, received_s: float, sent_s: float, *, newest: bool) -> None:
+    def hear(self, received_s: float, delay_s: float) -> None:
+        """A probe that is the newest of its path; `delay_s`: receive time by our clock minus send time by theirs."""
         self.count += 1
-        delay_s = received_s - sent_s
-        queueing_s = delay_s - self._floor.add(received_s, delay_s)
-        if newest:
-            self.last_s = received_s
-            self.queueing_s = queueing_s
+        self.last_s = received_s
+        floor = self._floor
+        if delay_s < floor.value or not self.count & 7:  # a sample is enough to know the floor of a span
+            floor.add(received_s, delay_s)
+        self.queueing_s = delay_s - floor.value
 
 
 class Outgoing:
@@ -258,28 +294,50 @@ class Peer:
         for path in self.paths.values():
             path.count_anew()
 
-    def report_entries(self, now_s: float) -> list[probe.Heard]:
-        return [
-            probe.Heard(index, h.window.newest, h.count, h.queueing_s, now_s - h.last_s)
-            for index, h in self.heard.items()
-            if index != probe.NO_PATH and now_s - h.last_s < FORGET_S
-        ][: probe.MAX_REPORT]
+    def report_entries(self, now_s: float) -> list[bytes]:
+        entries = []
+        for index, heard in self.heard.items():
+            dwell_s = now_s - heard.last_s
+            if dwell_s < FORGET_S and index != probe.NO_PATH:
+                queueing = int(heard.queueing_s * 1e5)
+                if not 0 <= queueing <= 0xFFFF:
+                    queueing = 0xFFFF if queueing > 0 else 0
+                dwell = int(dwell_s * 1e6) if dwell_s > 0 else 0
+                entries.append(probe.raw_entry(index, 0, queueing, heard.window.newest, heard.count, dwell))
+        return entries[: probe.MAX_REPORT]
 
-    def take_report(self, packet: probe.Probe, received_s: float, limit: int) -> int:
-        """Settle our probes by the peer's report: sets step_* and `missing` of every path; returns the late ones."""
+    def take_report(self, packet: probe.Probe, received_s: float, settings: Detection) -> tuple[list[SentPath], int]:
+        """Settle our probes by the peer's report: (paths about which it has more to say than "all heard", late ones).
+
+        Sets `step_*` and `missing` of those; the others are settled here, in a few steps."""
         made_s = packet.sent_ns * 1e-9 + self.clock.value
+        limit = int(settings.queueing_s * 1e5)
+        paths = self.paths
+        entries: dict[int, tuple[int, int, int, int, int, int]] = {}
+        open_paths: list[SentPath] = []
+        quiet = 0
+        for entry in packet.raw_report():
+            path = paths.get(entry[0])
+            if path is not None:
+                if path.take_quietly(entry, received_s, made_s, limit):
+                    quiet += 1
+                else:
+                    entries[entry[0]] = entry
+        if quiet == len(paths):
+            return open_paths, 0
         late = 0
-        for path in self.paths.values():
+        for path in paths.values():
             path.step_sent = path.step_lost = 0
             path.step_queueing_s = None
-        for entry in packet.report():
-            known = self.paths.get(entry.path)
+            known = entries.get(path.index)
             if known is not None:
-                late += known.take(entry, received_s)
-                self.witness_s = max(self.witness_s, known.sent_at(known.acked))
-        for path in self.paths.values():
-            path.missing = path.overdue(made_s, self.witness_s, limit)
-        return late
+                late += path.take(known[3], known[4], known[2] * 1e-5, known[5] * 1e-6, received_s)
+        self.witness_s = max(path.sent_at(path.acked) for path in paths.values())
+        for path in paths.values():
+            path.missing = path.overdue(made_s, self.witness_s, settings.blackhole_losses)
+            if path.step_sent or path.missing:
+                open_paths.append(path)
+        return open_paths, late
 
     def best_paths(self, usable: set[str], per_uplink: int = 1) -> list[SentPath]:
         """For each usable uplink its best paths, by evidence and then by how recently they answered."""

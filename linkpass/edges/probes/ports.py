@@ -99,6 +99,7 @@ class Port:
 
     def __init__(self, name: str, ifindex: int, mac: bytes, gateway_mac: bytes) -> None:
         self.name, self.ifindex, self.mac, self.gateway_mac = name, ifindex, mac, gateway_mac
+        self.usable = True
         self._calm: Ring | None = None
         self._urgent: Ring | None = None
 
@@ -115,7 +116,7 @@ class Port:
 
     @property
     def ready(self) -> bool:
-        return self._calm is not None and bool(self.gateway_mac)
+        return self.usable and self._calm is not None and bool(self.gateway_mac)
 
     def filenos(self) -> tuple[int, int]:
         """Of the calm and of the urgent ring."""

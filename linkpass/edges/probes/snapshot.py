@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import msgspec
 
 from linkpass.core.events import Evidence
+from linkpass.edges.probes.peers import Peer
 
 
 class ProbeStats(msgspec.Struct):
@@ -73,3 +77,32 @@ class Snapshot(msgspec.Struct, frozen=True):
     peers: tuple[PeerView, ...]
     paths: tuple[PathView, ...]
     stats: ProbeStats
+
+
+def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, now_s: float) -> Snapshot:
+    views = []
+    paths = []
+    for peer in peers:
+        heard_age_s = now_s - peer.last_heard_s if peer.last_heard_s > -math.inf else None
+        views.append(PeerView(peer.address, bool(peer.paths), peer.silent, heard_age_s, len(peer.paths)))
+        for path in peer.paths.values():
+            detector = path.detector
+            answered_s = path.sent_at(path.acked)
+            paths.append(
+                PathView(
+                    peer=peer.address,
+                    uplink=path.uplink,
+                    label=path.label,
+                    evidence=detector.verdict.evidence,
+                    why=detector.verdict.why,
+                    loss_ratio=detector.loss_ratio,
+                    rtt_s=path.rtt_s,
+                    rtt_floor_s=path.rtt_floor.value if path.rtt_s else 0.0,
+                    queueing_s=path.queueing_s,
+                    answered_age_s=now_s - answered_s if answered_s > -math.inf else None,
+                    sent=path.sent,
+                    lost=path.lost,
+                    interval_s=path.interval_s,
+                )
+            )
+    return Snapshot(tuple(views), tuple(paths), msgspec.structs.replace(stats))

@@ -1,0 +1,199 @@
+"""What arrives: frames into books, reports into evidence, notices into events.
+
+Everything that is waiting is taken before anything is judged or reported."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+from linkpass.core.events import Event, Notice, NoticeAcked, NoticeHeard, NoticeKind, PathEvidence, PeerBack, PeerKnown
+from linkpass.edges.probes.books import Books
+from linkpass.edges.probes.peers import HeardPath, Peer, SentPath
+from linkpass.edges.probes.ports import Received
+from linkpass.wire import probe
+from linkpass.wire.frame import payload_offset
+
+SUSPECT_S: Final = 0.5
+LOSSY_S: Final = 1.0
+"""After a lost probe the windows' counts go to the core for this long."""
+MAX_SEEN: Final = 1024
+
+KINDS: Final[Mapping[NoticeKind, probe.Kind]] = {
+    "port_down": probe.Kind.PORT_DOWN,
+    "port_up": probe.Kind.PORT_UP,
+    "drain": probe.Kind.DRAIN,
+    "undrain": probe.Kind.UNDRAIN,
+}
+_KIND_OF: Final[Mapping[probe.Kind, NoticeKind]] = {wire: kind for kind, wire in KINDS.items()}
+
+Refused = Literal["refused_truncated", "refused_version", "refused_mac", "refused_malformed", "traces"]
+_REFUSED: Final[Mapping[probe.Refusal, Refused]] = {
+    probe.Refusal.TRUNCATED: "refused_truncated",
+    probe.Refusal.BAD_VERSION: "refused_version",
+    probe.Refusal.BAD_MAC: "refused_mac",
+    probe.Refusal.MALFORMED: "refused_malformed",
+    probe.Refusal.TRACE: "traces",
+}
+
+
+class Listener:
+    def __init__(
+        self, books: Books, signer: probe.Signer, emit: Callable[[Event], None], clock: Callable[[], float]
+    ) -> None:
+        self._books, self._signer, self._emit, self._clock = books, signer, emit, clock
+        self._payload_at = payload_offset(len(books.own), books.protocol)
+        self._addresses_at = 22 if len(books.own) == 16 else 26
+
+    def drain(self) -> None:
+        books = self._books
+        received: list[Received] = []
+        overflowed = False
+        for port in books.ports.values():
+            overflowed = port.drain(received) or overflowed
+        if overflowed:
+            books.stats.overflows += 1
+            books.epoch = (books.epoch + 1) & 0xFF
+        if received:
+            now_s = self._clock()
+            ahead_s = time.clock_gettime(time.CLOCK_REALTIME) - now_s
+            for frame, wall_s, uplink in received:
+                received_s = wall_s - ahead_s
+                self._hear(frame, received_s if received_s < now_s else now_s, uplink, now_s)
+
+    def _hear(self, frame: bytes, received_s: float, uplink: str, now_s: float) -> None:
+        books = self._books
+        own = books.own
+        size = len(own)
+        at = self._addresses_at
+        addresses = frame[at : at + 2 * size]
+        if addresses[size:] != own:
+            books.stats.refused_address += 1
+            return
+        packet = probe.decode(self._signer, addresses, frame[self._payload_at :])
+        if isinstance(packet, probe.Refusal):
+            name = _REFUSED[packet]
+            setattr(books.stats, name, getattr(books.stats, name) + 1)
+            return
+        peer = books.peers.get(addresses[:size])
+        if peer is None:
+            peer = books.peer(addresses[:size])
+        if packet.boot != peer.boot:
+            if packet.boot in peer.retired:
+                books.stats.refused_boot += 1
+                return
+            if not peer.boot:
+                self._emit(PeerKnown(peer=peer.address))
+            peer.adopt(packet.boot)
+        heard = peer.heard.get(packet.path)
+        if heard is None:
+            heard = peer.heard[packet.path] = HeardPath()
+        window = heard.window
+        newest_before = window.newest
+        if not window.accept(packet.sequence):
+            books.stats.refused_replay += 1
+            return
+        books.stats.heard += 1
+        delay_s = received_s - packet.sent_ns * 1e-9
+        if window.newest > newest_before:
+            heard.hear(received_s, delay_s)
+        else:
+            heard.count += 1
+        if delay_s < peer.clock.value or packet.report_sequence > peer.report_heard:
+            peer.clock.add(received_s, delay_s)  # the first of a batch does: all have the same stamp
+        if received_s > peer.last_heard_s:
+            peer.last_heard_s = received_s
+        peer.sent_since_heard = 0
+        if packet.flags & probe.ASK:
+            peer.asked = True
+            books.owed.add(peer)
+        elif packet.path != probe.NO_PATH:
+            books.owed.add(peer)
+        if not peer.paths:
+            peer.heard_by = (uplink, int.from_bytes(frame[15:18], "big") & 0xFFFFF if size == 16 else 0)
+        elif peer.silent or peer.filtered_said:
+            peer.filtered_said = False
+            if peer.silent:
+                peer.silent = False
+                self._emit(PeerBack(peer=peer.address))
+        if packet.report_boot == books.boot:
+            if packet.epoch != peer.epoch:
+                peer.count_anew(packet.epoch)
+            if packet.entries and packet.report_sequence > peer.report_heard:
+                peer.report_heard = packet.report_sequence
+                self._settle(peer, packet, received_s, now_s)
+            if packet.tlvs:
+                self._take_words(peer, packet)
+
+    def _settle(self, peer: Peer, packet: probe.Probe, received_s: float, now_s: float) -> None:
+        """Judge every path to the peer by its report."""
+        books = self._books
+        stats = books.stats
+        paths, late = peer.take_report(packet, received_s, books.settings.detection)
+        stats.late += late
+        for path in paths:
+            sent, lost, missing = path.step_sent, path.step_lost, path.missing
+            stats.lost += lost
+            detector = path.detector
+            before = detector.verdict.evidence
+            if before != "blackhole" and lost:
+                if peer not in books.lossy:
+                    self._watch(peer)
+                peer.lossy_until_s = now_s + LOSSY_S
+                path.window_lost += lost
+            if path.watched:
+                path.window_sent += sent
+            if before in ("good", "queueing") and (lost or missing):
+                path.suspect_until_s = now_s + SUSPECT_S
+                books.hot.setdefault(peer, now_s)
+            verdict = detector.update(received_s, sent, lost, missing, path.step_queueing_s)
+            if verdict is not None:
+                if verdict.evidence in ("blackhole", "lossy"):
+                    path.suspect_until_s = -math.inf
+                self._tell(peer, path)
+
+    def _watch(self, peer: Peer) -> None:
+        """A first loss: the windows begin with the report that told it."""
+        self._books.lossy.add(peer)
+        for path in peer.paths.values():
+            path.watched = True
+            path.window_sent = path.window_lost = 0
+
+    def _tell(self, peer: Peer, path: SentPath) -> None:
+        verdict = path.detector.verdict
+        ratio = 1.0 if verdict.evidence == "blackhole" else path.detector.loss_ratio
+        self._emit(
+            PathEvidence(
+                peer=peer.address,
+                uplink=path.uplink,
+                label=path.label,
+                evidence=verdict.evidence,
+                loss_ratio=ratio,
+                rtt_s=path.rtt_s,
+                why=verdict.why,
+            )
+        )
+
+    def _take_words(self, peer: Peer, packet: probe.Probe) -> None:
+        """Only from a packet that reports about this run of ours: no recording can speak with a peer's voice."""
+        words = packet.words()
+        if words is None:
+            self._books.stats.refused_malformed += 1
+            return
+        notices, acks = words
+        for notice in notices:
+            peer.acks[notice.id] = None
+            place = (notice.origin, int(notice.kind), notice.seq, notice.link)
+            if place not in peer.seen_notices:
+                peer.seen_notices[place] = None
+                if len(peer.seen_notices) > MAX_SEEN:
+                    del peer.seen_notices[next(iter(peer.seen_notices))]
+                kind = _KIND_OF[notice.kind]
+                value = Notice(kind, notice.link, notice.origin, notice.seq, notice.ttl_s)
+                self._emit(NoticeHeard(peer=peer.address, notice=value))
+        for number in acks:
+            for one in [o for o in peer.outgoing if o.notice.id == number]:
+                peer.outgoing.remove(one)
+                self._emit(NoticeAcked(cmd_id=one.cmd_id, peer=peer.address))

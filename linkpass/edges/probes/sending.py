@@ -1,0 +1,192 @@
+"""What leaves: batches of probes, extra probes for suspect paths, answers out of turn, notices until acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from linkpass.edges.probes.books import FAST_S, Books
+from linkpass.edges.probes.peers import Peer, SentPath
+from linkpass.edges.probes.ports import Port
+from linkpass.wire import probe
+from linkpass.wire.frame import TCP, Headers, Template
+
+ANSWER_GAP_S: Final = 0.001
+REPORT_GAP_S: Final = 0.010
+NOTICE_GAP_MAX_S: Final = 0.1
+EXTRA: Final = 4
+"""By what a suspect path is probed more often."""
+LAST_SEQUENCE: Final = 0xFFFFFFF0
+LOOSE_TEMPLATES: Final = 64
+MAX_ACKS: Final = 16
+
+Place = tuple[str, int]
+"""Uplink and label."""
+
+
+class Sender:
+    def __init__(self, books: Books, signer: probe.Signer, clock: Callable[[], float]) -> None:
+        self._books, self._signer, self._clock = books, signer, clock
+        probing = books.settings.probing
+        self._least_bytes = probing.size_bytes - (20 if books.protocol == TCP else 8)
+
+    def batch(self, peer: Peer, paths: Iterable[SentPath], flags: int = 0, *, extra: bool = False) -> int:
+        """One report and one time stamp for all, one probe on each path; returns how many left.
+
+        `extra`: beyond the plan, and taken from the budget before."""
+        books = self._books
+        stats, ports, signer, boot, to_peer = books.stats, books.ports, self._signer, books.boot, peer.to_peer
+        now_s = self._clock()
+        report = self._report(peer, now_s)
+        sent_ns = int(now_s * 1e9)
+        left: dict[str, int] = {}
+        for path in paths:
+            port = ports.get(path.uplink)
+            if port is None or not port.ready:
+                stats.unsent += 1
+                continue
+            template = path.template
+            if template is None:
+                template = path.template = self._template(port, peer, path.label)
+            sequence = path.seq + 1
+            payload = probe.encode(signer, to_peer, report, boot, path.index, sequence, sent_ns, flags)
+            try:
+                port.send(template.frame(payload, sequence))
+            except OSError:
+                stats.unsent += 1
+                continue
+            path.record(now_s)
+            left[path.uplink] = left.get(path.uplink, 0) + 1
+            if sequence >= LAST_SEQUENCE:
+                self._renew_boot()
+                break
+        total = sum(left.values())
+        if total:
+            stats.sent += total
+            peer.sent_since_heard += total
+            books.owed.discard(peer)
+            if extra:
+                stats.sent_extra += total
+            else:
+                books.host_budget.spend(now_s, total)
+                for uplink, packets in left.items():
+                    books.link_budgets[uplink].spend(now_s, packets)
+        return total
+
+    def extra(self, peer: Peer, now_s: float) -> None:
+        """Suspect paths of a hot peer, and one good path as a witness that the peer hears and answers."""
+        books = self._books
+        suspects = [p for p in peer.paths.values() if p.suspect_until_s > now_s]
+        if not suspects:
+            del books.hot[peer]
+            return
+        books.hot[peer] = now_s + min(p.interval_s for p in suspects) / EXTRA
+        names = {p.uplink for p in suspects}
+        calm = [
+            p for p in books.best(peer, per_uplink=2) if p not in suspects and p.detector.verdict.evidence == "good"
+        ]
+        calm.sort(key=lambda p: p.uplink in names)
+        chosen = suspects + calm[:1]
+        if self._afford(now_s, [p.uplink for p in chosen]):
+            self.batch(peer, chosen, probe.URGENT | probe.ASK, extra=True)
+
+    def answer(self, now_s: float) -> None:
+        """Reports out of turn: at once to who asked, soon to who is not probed (soon) by the plan."""
+        books = self._books
+        for peer in list(books.owed):
+            if not peer.asked and any(p.interval_s <= FAST_S for p in peer.paths.values()):
+                books.owed.discard(peer)  # the next batch tells it
+                continue
+            if now_s - peer.answered_s < (ANSWER_GAP_S if peer.asked else REPORT_GAP_S):
+                continue
+            places = self._places(peer)[:2]
+            if places and self._afford(now_s, [uplink for uplink, _ in places]):
+                flags = probe.URGENT if peer.asked else 0
+                peer.asked = False
+                peer.answered_s = now_s
+                books.owed.discard(peer)
+                self._loose(peer, places, self._report(peer, now_s), flags)
+
+    def notices(self, peer: Peer, now_s: float) -> float:
+        """Send the peer's due notices over every usable uplink, and over at most as much as fits into one packet.
+
+        Returns when to call again; inf when nothing is left to tell."""
+        books = self._books
+        peer.outgoing = [o for o in peer.outgoing if o.expires_s > now_s]
+        notices: list[probe.WireNotice] = []
+        room = probe.MAX_BYTES - probe.HEADER_BYTES - probe.MAC_BYTES - 6 * MAX_ACKS
+        for one in peer.outgoing:
+            if one.next_s > now_s:
+                continue
+            old = one.notice
+            one.notice = probe.WireNotice(old.kind, old.id, old.seq, one.expires_s - now_s, old.origin, old.link)
+            room -= len(probe.notice_bytes(one.notice))
+            if room < 0:
+                break
+            notices.append(one.notice)
+            one.next_s = now_s + one.gap_s
+            one.gap_s = min(NOTICE_GAP_MAX_S, one.gap_s * 2)
+        if notices:
+            known = dict(self._places(peer))
+            places = [(name, known.get(name, 0)) for name in sorted(books.usable())]
+            books.host_budget.spend(now_s, len(places))
+            self._loose(peer, places, self._report(peer, now_s, notices), probe.URGENT | probe.ASK)
+        return min((o.next_s for o in peer.outgoing), default=float("inf"))
+
+    def _places(self, peer: Peer) -> list[Place]:
+        """Where packets without a path go: the best path of each usable uplink, or back where the peer was heard."""
+        best = [(p.uplink, p.label) for p in self._books.best(peer)]
+        if not best and peer.heard_by is not None and peer.heard_by[0] in self._books.usable():
+            best = [peer.heard_by]
+        return best
+
+    def _loose(self, peer: Peer, places: list[Place], report: probe.Report, flags: int) -> None:
+        books = self._books
+        sent_ns = int(self._clock() * 1e9)
+        for place in places:
+            port = books.ports[place[0]]
+            template = peer.loose_templates.get(place)
+            if template is None:
+                if len(peer.loose_templates) >= LOOSE_TEMPLATES:
+                    peer.loose_templates.clear()
+                template = peer.loose_templates[place] = self._template(port, peer, place[1])
+            peer.loose_sequence += 1
+            payload = probe.encode(
+                self._signer, peer.to_peer, report, books.boot, probe.NO_PATH, peer.loose_sequence, sent_ns, flags
+            )
+            try:
+                port.send(template.frame(payload, peer.loose_sequence))
+            except OSError:
+                books.stats.unsent += 1
+            else:
+                books.stats.sent += 1
+                books.stats.sent_answers += 1
+
+    def _afford(self, now_s: float, uplinks: list[str]) -> bool:
+        """Packets beyond the plan: they have to fit into what the plan leaves of both limits."""
+        for name in set(uplinks):
+            bucket = self._books.link_budgets.get(name)
+            if bucket is not None and not bucket.take(now_s, uplinks.count(name)):
+                return False
+        return self._books.host_budget.take(now_s, len(uplinks))
+
+    def _report(self, peer: Peer, now_s: float, notices: list[probe.WireNotice] | None = None) -> probe.Report:
+        peer.reports_sent += 1
+        acks = list(peer.acks)[:MAX_ACKS]
+        for number in acks:
+            del peer.acks[number]
+        heard = () if notices else peer.report_entries(now_s)
+        return probe.Report(
+            peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes
+        )
+
+    def _template(self, port: Port, peer: Peer, label: int) -> Template:
+        probing, books = self._books.settings.probing, self._books
+        ends = (port.mac, port.gateway_mac, books.own, peer.packed)
+        return Template(Headers(*ends, books.protocol, probing.port, probing.port, label=label, dscp=probing.dscp))
+
+    def _renew_boot(self) -> None:
+        """Sequence numbers never wrap: a new boot id starts them again (after a year of 100 probes/s)."""
+        self._books.draw_boot()
+        for peer in self._books.peers.values():
+            peer.restart()
