@@ -1,32 +1,37 @@
 """Which labels and which uplinks carry the traffic. Pure choices with their reason; the rules of the ladder live here.
 
 Never take the last path; when all are bad keep the best. Hard verdicts (nothing gets through) move all that can be
-moved; soft ones (loss, a drain, a peer's word, a link that has yet to earn its return) at most a set share at once.
+moved; soft ones (loss, a drain, a peer's word) at most a set share at once of what is not failing.
 What stays is spread evenly, and what need not move does not move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Grade = Literal["good", "earning", "unproven", "soft", "hard"]
-"""Of a path or uplink. `earning`: answers again, its return is observed; `unproven`: no probe has answered yet.
-Neither is chosen while something good is left, and neither counts as capacity that is moved away now: it is away
+Grade = Literal["good", "earning", "soft", "unproven", "hard"]
+"""Of a path or uplink, best first. `earning`: answers again, its return is observed; `soft`: works, but something
+speaks against it; `unproven`: no probe has answered yet, so nothing that works is left for it. Earning and unproven
+ones are not chosen while something good is left, and do not count as capacity that is moved away now: they are away
 already."""
 
-ORDER: dict[Grade, int] = {"good": 0, "earning": 1, "unproven": 2, "soft": 3, "hard": 4}
+ORDER: dict[Grade, int] = {"good": 0, "earning": 1, "soft": 2, "unproven": 3, "hard": 4}
+
+ALL_GOOD = "all paths are good"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A label or an uplink that may carry traffic. `cost` orders options of one grade (a loss ratio)."""
+    """A label or an uplink that may carry traffic. `cost` orders options of one grade (a loss ratio); `carries`: it
+    does so now."""
 
     name: int | str
     grade: Grade
     why: str = ""
     cost: float = 0.0
+    carries: bool = False
 
 
 def select(options: Sequence[Option], max_moved_ratio: float) -> tuple[list[Option], str]:
@@ -40,12 +45,16 @@ def select(options: Sequence[Option], max_moved_ratio: float) -> tuple[list[Opti
         cheapest = min(option.cost for option in keep)
         keep = [option for option in keep if option.cost <= cheapest + 0.01]
         return keep, "no good path: the best of the rest are kept"
-    soft = sorted((option for option in options if option.grade == "soft"), key=lambda option: -option.cost)
-    allowed = int(max_moved_ratio * len(options))
+    # Costs are compared in whole percents, and what carries traffic stays before what does not: no swapping of equals.
+    soft = sorted(
+        (option for option in options if option.grade == "soft"),
+        key=lambda option: (-round(option.cost, 2), option.carries),
+    )
+    allowed = int(max_moved_ratio * sum(option.grade != "hard" for option in options))
     kept = soft[allowed:]
     left_out = [option for option in options if option.grade != "good" and option not in kept]
     reasons = sorted({option.why for option in left_out if option.why})
-    reason = "; ".join(reasons) if reasons else "all paths are good"
+    reason = "; ".join(reasons) if reasons else ALL_GOOD
     if kept:
         reason += f"; {len(kept)} kept although {kept[0].why}: at most {max_moved_ratio:.0%} may be moved at once"
     chosen = good + kept
@@ -80,8 +89,3 @@ def moved_share(before: Sequence[int], after: Sequence[int]) -> float:
     if not before or not after:
         return 1.0 if before != after else 0.0
     return sum(a != b for a, b in zip(before, after, strict=False)) / len(after)
-
-
-def worst(grades: Mapping[str, Grade]) -> Grade:
-    """The worst of several grades; `good` for none."""
-    return max(grades.values(), key=lambda grade: ORDER[grade], default="good")

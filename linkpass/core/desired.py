@@ -12,6 +12,10 @@ from typing import Any
 
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 30.0
+ANSWER_S = 5.0
+"""A command without an outcome for this long is taken for failed: what its edge lost must not be lost for ever."""
+FORGET_S = 600.0
+"""Removals further apart than this are not a fight."""
 
 
 @dataclass(slots=True)
@@ -26,7 +30,11 @@ class Wish:
     sent: tuple[Any, ...] | None = None
     failures: int = 0
     retry_at_s: float | None = None
+    answer_by_s: float = 0.0
+    unverified: bool = False
+    """No look has been taken yet at what the present value has done."""
     lost: int = 0
+    lost_at_s: float = 0.0
     stood_down: str = ""
     why: str = ""
 
@@ -41,12 +49,19 @@ class Wish:
         """Wish for a value; True when it is news."""
         if value == self.value:
             return False
-        self.value, self.cause, self.why = value, cause, why
+        self.value, self.cause, self.why, self.unverified = value, cause, why, True
         self.retry_at_s, self.failures = None, 0
         return True
 
-    def send(self, cmd_id: int) -> None:
-        self.in_flight, self.sent, self.retry_at_s = cmd_id, self.value, None
+    @property
+    def due_at_s(self) -> float | None:
+        """When this object wants attention: to be sent again, or to be given up waiting for. None: it does not."""
+        if self.in_flight is not None:
+            return self.answer_by_s
+        return self.retry_at_s if self.pending else None
+
+    def send(self, cmd_id: int, now_s: float) -> None:
+        self.in_flight, self.sent, self.retry_at_s, self.answer_by_s = cmd_id, self.value, None, now_s + ANSWER_S
 
     def done(self, cmd_id: int) -> bool:
         """The command was carried out; False when it was not ours or is outdated."""
@@ -63,11 +78,18 @@ class Wish:
         self.retry_at_s = now_s + min(RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 20), RETRY_MOST_S)
         return True
 
-    def removed(self, by: str, tries: int) -> bool:
+    def removed(self, by: str, tries: int, now_s: float) -> bool:
         """Somebody removed it; True when we now stand down."""
-        self.programmed, self.in_flight = None, None
+        self.programmed, self.in_flight, self.retry_at_s = None, None, None
+        if now_s - self.lost_at_s > FORGET_S:
+            self.lost = 0
         self.lost += 1
+        self.lost_at_s = now_s
         if self.lost > tries and not self.stood_down:
             self.stood_down = f"{by} removed it {self.lost} times"
             return True
         return False
+
+    def stand_up(self) -> None:
+        """The operator has settled it with the other master: try again."""
+        self.stood_down, self.lost, self.failures, self.retry_at_s = "", 0, 0, None

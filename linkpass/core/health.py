@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linkpass.core import hosts
 from linkpass.core.blame import Count, Verdict, explain, lossy_links
 from linkpass.core.element import Element
 from linkpass.core.events import PathEvidence, PathWindow, UplinkState
@@ -37,13 +38,17 @@ def on_uplink(world: World, tray: Tray, event: UplinkState, now_s: float) -> boo
 def on_evidence(world: World, tray: Tray, event: PathEvidence, now_s: float) -> None:
     """Take the probes' opinion of one path. Queueing alone is no failure: it is kept and shown, nothing more."""
     path = world.table.find(event.peer, event.uplink, event.label)
-    if path is None:
+    if path is None or (event.peer, *path.key) not in world.planned:  # late news of what is no longer probed
         return
+    peer, first = world.table.peer(event.peer), path.evidence == "unknown"
     path.evidence, path.loss_ratio, path.rtt_s = event.evidence, event.loss_ratio, event.rtt_s
+    if first and path.answers:
+        hosts.on_answer(world, tray, peer, now_s)
     if event.evidence in FAILING:
+        path.failed_as = event.evidence
         cause = world.incident(now_s)
         if path.element.feed("bad", now_s, why=f"{event.evidence}: {event.why}", cause=cause):
-            what = f"{event.evidence} on {path.route()} to {world.table.peer(path.peer).title()}"
+            what = f"{event.evidence} on {path.route()} to {peer.title()}"
             tray.record(cause, what, event.why, element=path.element.name, level="warning")
     elif event.evidence == "unknown":
         path.element.feed("quiet", now_s, why=event.why)
@@ -56,12 +61,13 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
     """Weigh the losses of all paths together: those that share a link add up, and name it sooner than any alone."""
     for count in event.counts:
         path = world.table.find(event.peer, count.uplink, count.label)
-        if path is None:
+        if path is None or (event.peer, *path.key) not in world.planned:
             continue
         path.count(count.sent, count.lost, now_s)
         if count.lost:
             for link in path.links:
-                world.loss_at_s[link] = now_s
+                if link in world.soft:
+                    _lost(world, link, now_s)
     detection = world.settings.detection
     counts = []
     for path in world.table.probed():
@@ -72,22 +78,25 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
         over = [count for count in counts if link in count.links]
         ratio = sum(count.lost for count in over) / sum(count.sent for count in over)
         world.soft[link] = f"loses {ratio:.1%} of the probes on {len(over)} path(s)"
+        _lost(world, link, now_s)
         cause = world.incident(now_s)
         if world.link(link).feed("bad", now_s, why=world.soft[link], cause=cause):
             tray.record(cause, f"link {link} loses packets", world.soft[link], element=link, level="warning")
             world.decide_soon(now_s)
 
 
+def _lost(world: World, link: str, now_s: float) -> None:
+    world.loss_at_s[link] = now_s
+    world.clean_at_s[link] = now_s + world.settings.detection.clean_s
+
+
 def judge_links(world: World, tray: Tray, now_s: float) -> None:
     """Blame and acquit links from the paths' evidence of this moment."""
-    failing, good = [], []
-    for path in world.table.probed():
-        if path.evidence == "blackhole":
-            failing.append(path)
-        elif path.evidence in ("good", "queueing", "lossy"):
-            good.append(path)
-    hosts = frozenset(peer.title() for peer in world.table.peers.values()) | {world.settings.host}
-    verdicts = explain([path.links for path in failing], [path.links for path in good], hosts)
+    failing = [path for path in world.table.probed() if path.evidence == "blackhole"]
+    answering = [path for path in world.table.probed() if path.answers]
+    good = _of_this_moment(world, failing, answering, now_s)
+    names = frozenset(peer.title() for peer in world.table.peers.values()) | {world.settings.host}
+    verdicts = explain([path.links for path in failing], [path.links for path in good], names)
     blamed = frozenset(link for verdict in verdicts if verdict.kind in ("link", "switch") for link in verdict.links)
     _announce(world, tray, verdicts, failing, now_s)
     for link in blamed:
@@ -96,23 +105,41 @@ def judge_links(world: World, tray: Tray, now_s: float) -> None:
         element = world.links.get(link)
         if element is not None and link not in blamed and _acquitted(world, link, now_s):
             element.feed("good", now_s, why="probes get through")
+    carrying = {link for path in answering for link in path.links} - blamed
+    for link, element in world.links.items():
+        if element.state in ("watch", "held") and link not in carrying:  # nothing is earned unseen
+            element.feed("quiet", now_s, why="no probe crosses it now")
     world.blamed, world.verdicts = blamed, tuple(verdicts)
+
+
+def _of_this_moment(world: World, failing: list[Path], answering: list[Path], now_s: float) -> list[Path]:
+    """The answering paths that can speak for a link now. Paths to peers this host does not talk to are probed slowly:
+    what they said a second ago acquits no link on which fast probes have just died."""
+    slow_s = (world.settings.detection.blackhole_losses + 1) * world.settings.probing.idle_interval_s
+    peers = world.table.peers
+    ripe_at_s = max((path.element.since_s for path in failing if peers[path.peer].active), default=-slow_s) + slow_s
+    if now_s >= ripe_at_s:
+        return answering
+    world.decide_soon(ripe_at_s)
+    return [path for path in answering if peers[path.peer].active]
 
 
 def _acquitted(world: World, link: str, now_s: float) -> bool:
     """A link that lost packets is good again only after a clean spell; one that was blamed for silence, at once."""
     if link not in world.soft:
         return True
-    if now_s < world.loss_at_s.get(link, 0.0) + world.settings.detection.clean_s:
+    if now_s < world.loss_at_s[link] + world.settings.detection.clean_s:
         return False
-    del world.soft[link]
+    for book in (world.soft, world.loss_at_s, world.clean_at_s):
+        book.pop(link, None)
     return True
 
 
-def clean_deadlines(world: World) -> list[float]:
-    """When links that lost packets could be acquitted."""
-    clean_s = world.settings.detection.clean_s
-    return [world.loss_at_s.get(link, 0.0) + clean_s for link in world.soft]
+def look_again(world: World, now_s: float) -> None:
+    """Links that lost packets may be acquitted after a clean spell: decide then, once."""
+    for link in [link for link, at_s in world.clean_at_s.items() if at_s <= now_s]:
+        del world.clean_at_s[link]
+        world.decide_soon(now_s)
 
 
 def _announce(world: World, tray: Tray, verdicts: list[Verdict], failing: list[Path], now_s: float) -> None:

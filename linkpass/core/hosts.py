@@ -2,8 +2,8 @@
 
 A peer from which nothing comes on any path, while other peers answer over the same uplinks, is no link's fault.
 When its data has stopped as well it is given up as a host, once. When its data still flows, only its daemon is
-silent. When nobody answers, the fault may be ours: then nobody is accused. None of this moves traffic or blames a
-link.
+silent. When nobody answers, the fault may be ours: then nobody is accused until others are heard again. None of this
+moves traffic or blames a link.
 """
 
 from __future__ import annotations
@@ -16,24 +16,46 @@ from linkpass.core.world import Tray, World
 
 def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None:
     peer = world.table.peer(event.peer)
-    if peer.silent_since_s is None:
-        peer.silent_since_s = now_s - event.silent_s
-        cause = world.incident(now_s)
-        why = f"nothing on any path for {event.silent_s:.2f} s; paths are not judged meanwhile"
-        tray.record(cause, f"{peer.title()} is silent", why, element=peer.title(), level="warning")
-        peer.cause = cause
+    if peer.silent_since_s is not None:
+        return
+    peer.silent_since_s = now_s - event.silent_s
+    peer.judge_at_s = peer.silent_since_s + world.settings.detection.escalate_s
+    peer.cause = world.incident(now_s)
+    why = f"nothing on any path for {event.silent_s:.2f} s; paths are not judged meanwhile"
+    tray.record(peer.cause, f"{peer.title()} is silent", why, element=peer.title(), level="warning")
+    for path in peer.used():
+        if path.element.state in ("watch", "held"):  # silence earns no return
+            path.element.feed("quiet", now_s, why="the peer is silent")
+    world.decide_soon(now_s)
 
 
 def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     peer = world.table.peer(event.peer)
-    if peer.silent_since_s is not None:
-        lasted_s = now_s - peer.silent_since_s
-        tray.record(peer.cause, f"{peer.title()} is heard again", f"after {lasted_s:.2f} s", element=peer.title())
-    peer.silent_since_s, peer.escalated = None, False
+    if peer.silent_since_s is None:
+        return
+    lasted_s = now_s - peer.silent_since_s
+    tray.record(peer.cause, f"{peer.title()} is heard again", f"after {lasted_s:.2f} s", element=peer.title())
+    peer.silent_since_s, peer.judge_at_s, peer.escalated, peer.outlived = None, None, False, False
+    for path in peer.used():
+        if path.evidence in ("good", "queueing"):
+            path.element.feed("good", now_s, why="the peer is heard again")
+    somebody_speaks(world, now_s)
+    world.decide_soon(now_s)
 
 
-def on_data(world: World, event: PeerData) -> None:
-    world.table.peer(event.peer).data_flows = event.flows
+def somebody_speaks(world: World, now_s: float) -> None:
+    """A peer answers (again): those who stay silent may be judged by it, after they had time to come back as well."""
+    for peer in world.table.peers.values():
+        if peer.silent_since_s is not None and peer.judge_at_s is None and not peer.escalated and not peer.outlived:
+            peer.judge_at_s = now_s + world.settings.detection.escalate_s
+
+
+def on_data(world: World, event: PeerData, now_s: float) -> None:
+    """Data that stops long after the peer fell silent may only be stalled: it gets its time as well."""
+    peer = world.table.peer(event.peer)
+    peer.data_flows = event.flows
+    if peer.silent_since_s is not None and not event.flows and peer.judge_at_s is None and not peer.escalated:
+        peer.judge_at_s = now_s + world.settings.detection.escalate_s
 
 
 def on_filtered(world: World, tray: Tray, event: PeerFiltered) -> None:
@@ -44,39 +66,50 @@ def on_filtered(world: World, tray: Tray, event: PeerFiltered) -> None:
         tray.record(world.new_cause(), what, f"add the rule: {event.rule}", element=peer.title(), level="warning")
 
 
+def on_answer(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
+    """The first answer over a path of a peer."""
+    if peer.filtered:
+        peer.filtered = ""
+        tray.record(world.new_cause(), f"probes to {peer.title()} get through", "no longer filtered")
+    if peer.silent_since_s is None:
+        somebody_speaks(world, now_s)
+
+
 def deadlines(world: World) -> list[float]:
-    wait_s = world.settings.detection.escalate_s
-    return [
-        peer.silent_since_s + wait_s
-        for peer in world.table.peers.values()
-        if peer.silent_since_s is not None and not peer.escalated and peer.data_flows is not True
-    ]
+    return [peer.judge_at_s for peer in world.table.peers.values() if peer.judge_at_s is not None]
 
 
 def judge(world: World, tray: Tray, now_s: float) -> None:
-    """Escalate the peers that have been silent long enough while others speak over the same uplinks."""
-    speaking = [peer for peer in world.table.peers.values() if peer.silent_since_s is None and _answers(peer)]
+    """Say of each peer whose time has come what its silence means; escalate those that fail as hosts."""
     for peer in world.table.peers.values():
         since_s = peer.silent_since_s
-        if since_s is None or peer.escalated or peer.data_flows is True:
+        if peer.judge_at_s is None or now_s < peer.judge_at_s:
             continue
-        if now_s < since_s + world.settings.detection.escalate_s:
+        peer.judge_at_s = None
+        if since_s is None or peer.filtered:
             continue
-        peer.escalated = True
-        shared = sorted({path.uplink for path in peer.used()} & {p.uplink for other in speaking for p in other.used()})
+        if peer.data_flows is True:
+            if not peer.outlived:
+                peer.outlived = True
+                what = f"{peer.title()} stays silent, but only its daemon"
+                tray.record(peer.cause, what, "its data flows", element=peer.title())
+            continue
+        if peer.data_flows is None and peer.outlived:  # its data ended in good order after all
+            continue
+        speaking = [other for other in world.table.peers.values() if other.silent_since_s is None]
+        answering = {path.uplink for other in speaking for path in other.used() if path.answers}
+        shared = sorted({path.uplink for path in peer.used()} & answering)
         if not shared:
             why = "no other peer answers over the same uplinks: the fault may be this host's"
             tray.record(peer.cause, f"{peer.title()} stays silent", why, element=peer.title(), level="warning")
             continue
+        peer.escalated = True
+        count = sum(any(path.answers for path in other.used()) for other in speaking)
         evidence = (
             f"silent on all {len(peer.in_use)} paths for {now_s - since_s:.2f} s",
-            f"{len(speaking)} other peer(s) answer over {', '.join(shared)}",
+            f"{count} other peer(s) answer over {', '.join(shared)}",
             "its data has stopped" if peer.data_flows is False else "no data with it is known",
         )
         what = f"verdict host: {peer.title()} fails"
         tray.record(peer.cause, what, "; ".join(evidence), rung=3, element=peer.title(), level="warning")
         tray.put(Escalate(cmd_id=tray.take_id(), cause=peer.cause, host=peer.title(), evidence=evidence))
-
-
-def _answers(peer: Peer) -> bool:
-    return any(path.evidence in ("good", "queueing", "lossy") for path in peer.used())

@@ -14,14 +14,19 @@ from typing import Any
 
 from linkpass.core import events as ev
 from linkpass.core import health, hosts, steer, survey
-from linkpass.core.commands import BUCKETS, Command, ProbeTarget
+from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
+from linkpass.core.desired import Wish
 from linkpass.core.element import Element
 from linkpass.core.notices import NoticeDesk
 from linkpass.core.settings import CoreSettings
 from linkpass.core.view import View, view_of
-from linkpass.core.world import Tray, World, names_of
+from linkpass.core.world import GATHER_S, GROUP, Tray, World, names_of
 
 SURVEY_S = 1.0
+VERIFY_PROBES = 10
+"""A move is looked at after so many probes."""
+DECIDE_LATEST_S = 0.01
+"""A decision waits no longer than this for the events of its moment to end."""
 
 
 class Core:
@@ -35,7 +40,8 @@ class Core:
         self._plan: tuple[ProbeTarget, ...] = ()
         self._survey_at_s: float | None = None
         self._verify_at_s: float | None = None
-        self._members: tuple[str, ...] | None = None
+        self._members: tuple[str, ...] = ()
+        """Who took part when the kernel was last asked what it picks: `group` or `kernel`, and the uplinks."""
         self._handlers: dict[type[ev.Event], Callable[[Any, float], None]] = {
             ev.UplinkState: self._on_uplink,
             ev.UplinkGone: self._on_uplink_gone,
@@ -43,8 +49,8 @@ class Core:
             ev.PeerKnown: self._on_peer_known,
             ev.PeersActive: self._on_peers_active,
             ev.PeerSilent: lambda e, now: hosts.on_silent(self.world, self._tray, e, now),
-            ev.PeerBack: lambda e, now: hosts.on_back(self.world, self._tray, e, now),
-            ev.PeerData: lambda e, now: hosts.on_data(self.world, e),
+            ev.PeerBack: self._on_peer_back,
+            ev.PeerData: lambda e, now: hosts.on_data(self.world, e, now),
             ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
             ev.LabelsTraced: self._on_traced,
             ev.TraceFailed: lambda e, now: survey.on_trace_failed(self.world, self._tray, e),
@@ -74,7 +80,8 @@ class Core:
         """Take one event at `now_s` (monotonic, never backwards); the commands that follow from it."""
         self._handlers[type(event)](event, now_s)
         self._let_time_act(now_s)
-        if isinstance(event, ev.Deadline) and self.world.decide_at_s is not None and now_s >= self.world.decide_at_s:
+        at_s = self.world.decide_at_s
+        if at_s is not None and (now_s >= at_s if isinstance(event, ev.Deadline) else now_s >= at_s + DECIDE_LATEST_S):
             self._decide(now_s)
         return self._tray.empty()
 
@@ -91,33 +98,46 @@ class Core:
     def _on_uplink(self, event: ev.UplinkState, now_s: float) -> None:
         if health.on_uplink(self.world, self._tray, event, now_s):
             uplink = self.world.uplinks[event.uplink]
-            self._desk.port(event.uplink, usable=event.usable, cause=uplink.element.cause, now_s=now_s)
+            if not uplink.usable:
+                self._desk.port_down(event.uplink, uplink.element.cause, now_s)
             self._survey_soon(now_s)
 
     def _on_uplink_gone(self, event: ev.UplinkGone, now_s: float) -> None:
         if event.uplink in self.world.uplinks:
             gone = ev.UplinkState(uplink=event.uplink, usable=False, why="the device is gone")
             self._on_uplink(gone, now_s)
+            survey.uplink_gone(self.world, event.uplink)
+            self.world.decide_soon(now_s)
 
     def _on_steering_lost(self, event: ev.SteeringLost, now_s: float) -> None:
         for wish in self.world.wishes.values():
             if wish.name != event.what:
                 continue
             self._tray.record(wish.cause, f"{event.by} removed {event.what}", "not by us", level="warning")
-            if wish.removed(event.by, self.settings.limits.reprogram_tries):
+            if wish.removed(event.by, self.settings.limits.reprogram_tries, now_s):
                 self._tray.record(wish.cause, f"stood down on {event.what}", wish.stood_down, level="warning")
         self.world.decide_soon(now_s)
 
     def _on_peer_known(self, event: ev.PeerKnown, now_s: float) -> None:
         if event.peer == self.settings.address:
             return
-        peer = self.world.table.peer(event.peer)
-        peer.name = event.name or peer.name
+        table = self.world.table
+        if event.peer not in table.peers:
+            self._desk.newcomer(now_s)
+        table.rename(table.peer(event.peer), event.name)
         self._survey_soon(now_s)
+
+    def _on_peer_back(self, event: ev.PeerBack, now_s: float) -> None:
+        self._desk.forget_order(event.peer)
+        hosts.on_back(self.world, self._tray, event, now_s)
 
     def _on_peers_active(self, event: ev.PeersActive, now_s: float) -> None:
         now_active = set(event.peers) - {self.settings.address}
+        if now_active == {peer.address for peer in self.world.table.peers.values() if peer.active}:
+            return
         for address in sorted(now_active):
+            if address not in self.world.table.peers:
+                self._desk.newcomer(now_s)
             self.world.table.peer(address)
         for peer in self.world.table.peers.values():
             peer.active = peer.address in now_active
@@ -137,6 +157,9 @@ class Core:
     def _on_clear(self, event: ev.ClearRequested, now_s: float) -> None:
         cause = self.world.new_cause()
         cleared = 0
+        if event.link == "*":
+            for wish in self.world.wishes.values():
+                wish.stand_up()
         for element, names in self._clearable():
             if event.link == "*" or event.link in names:
                 element.feed("clear", now_s, why="cleared by the operator")
@@ -158,18 +181,18 @@ class Core:
     def _on_programmed(self, event: ev.GroupProgrammed | ev.LabelsProgrammed, now_s: float) -> None:
         for wish in self.world.wishes.values():
             if wish.done(event.cmd_id):
-                self._verify_at_s = now_s + 10 * self.settings.probing.interval_s
-                if wish.name == f"group {steer.ALL}" and wish.programmed != self._members:
-                    first, self._members = self._members is None, wish.programmed
-                    if not first:
-                        survey.group_changed(self.world, self._tray, wish.programmed or ())
+                self._verify_at_s = now_s + VERIFY_PROBES * self.settings.probing.interval_s
         steer.program(self.world, self._tray, now_s)
 
     def _on_failed(self, event: ev.GroupFailed | ev.LabelsFailed, now_s: float) -> None:
         for wish in self.world.wishes.values():
-            if wish.failed(event.cmd_id, now_s) and wish.failures in (1, 4):
-                retry = "tried again with growing pauses"
-                self._tray.record(wish.cause, f"could not program {wish.name}: {retry}", event.why, level="warning")
+            if wish.failed(event.cmd_id, now_s):
+                self._tell_failure(wish, event.why)
+
+    def _tell_failure(self, wish: Wish, why: str) -> None:
+        if wish.failures in (1, 4):
+            retry = "tried again with growing pauses"
+            self._tray.record(wish.cause, f"could not program {wish.name}: {retry}", why, level="warning")
 
     def _on_escalated(self, event: ev.Escalated, now_s: float) -> None:
         peer = self._peer_called(event.host)
@@ -191,14 +214,21 @@ class Core:
         for element in list(self._elements()):
             if element.tick(now_s):
                 self._tray.record(element.cause, f"{element.name} is {element.state}", element.why)
-                self.world.decide_soon(now_s)
-        if any(deadline <= now_s for deadline in health.clean_deadlines(self.world)):
-            self.world.decide_soon(now_s)
+                self.world.decide_soon(now_s + GATHER_S)
+                if element.usable and element.name in self.world.uplinks:
+                    self._desk.port_up(element.name, element.cause, now_s)
+                    survey.trace_anew(self.world, element.name)
+                    self._survey_soon(now_s)
+        health.look_again(self.world, now_s)
+        self._follow_members(now_s)
         if any(deadline <= now_s for deadline in self._desk.deadlines()):
             self._desk.tick(now_s)
         if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
             hosts.judge(self.world, self._tray, now_s)
-        if any(wish.pending and (wish.retry_at_s or 0.0) <= now_s for wish in self.world.wishes.values()):
+        if self.world.acting:
+            for wish in self.world.wishes.values():
+                if wish.in_flight is not None and wish.answer_by_s <= now_s and wish.failed(wish.in_flight, now_s):
+                    self._tell_failure(wish, "no outcome was reported")
             steer.program(self.world, self._tray, now_s)
         if self._survey_at_s is not None and self._survey_at_s <= now_s:
             survey.survey(self.world, self._tray, now_s)
@@ -206,6 +236,15 @@ class Core:
             self._survey_at_s = now_s + SURVEY_S
         if self._verify_at_s is not None and self._verify_at_s <= now_s:
             self._verify(now_s)
+
+    def _follow_members(self, now_s: float) -> None:
+        """Notice when other uplinks take part than before, in our group or in the kernel's own routes."""
+        ours = self.world.group_members
+        members = ("kernel", *self.world.usable_uplinks()) if ours is None else ("group", *ours)
+        if members != self._members:
+            self._members = members
+            survey.members_changed(self.world, self._tray)
+            self._survey_soon(now_s)
 
     def _decide(self, now_s: float) -> None:
         world = self.world
@@ -220,15 +259,29 @@ class Core:
     def _verify(self, now_s: float) -> None:
         """A moment after a move: do the paths that carry the traffic now answer?"""
         self._verify_at_s = None
-        for peer in self.world.table.peers.values():
-            wish = self.world.wishes.get(f"labels {peer.address}")
-            if wish is None or not wish.cause or wish.programmed != peer.labels or not peer.labels:
+        for wish in self.world.wishes.values():
+            if not wish.unverified or not wish.value or wish.programmed != wish.value:
                 continue
-            bad = [path for path in peer.used() if path.label in peer.labels and not path.element.usable]
-            what = f"the flows to {peer.title()} " + ("are still on failing paths" if bad else "get through")
-            why = "; ".join(sorted({path.element.why for path in bad})) or "verified by probes after the move"
-            self._tray.record(wish.cause, what, why, rung=1, level="warning" if bad else "info")
-            wish.cause = ""
+            wish.unverified = False
+            kind, _, address = wish.name.partition(" ")
+            rung: Rung
+            if kind == "labels":
+                peer = self.world.table.peer(address)
+                used = [path for path in peer.used() if path.label in wish.value]
+                whose, rung = f"the flows to {peer.title()}", 1
+            else:
+                used = [path for path in self.world.table.witnesses() if path.uplink in wish.value]
+                whose, rung = f"traffic over {', '.join(wish.value)}", 2
+            bad = [path for path in used if path.element.state == "down"]
+            if kind == "labels" and bad:
+                what, why = f"{whose}: {len(bad)} of {len(used)} path(s) still fail", bad[0].element.why
+            elif bad and len(bad) == len(used):
+                what, why = f"{whose} does not get through", bad[0].element.why
+            elif used:
+                what, why = f"{whose}: verified after the move", "probes get through"
+            else:
+                what, why = f"{whose}: not verified", "nobody to probe over it"
+            self._tray.record(wish.cause, what, why, rung=rung, level="warning" if bad else "info")
 
     def _elements(self) -> Iterator[Element]:
         for uplink in self.world.uplinks.values():
@@ -237,7 +290,7 @@ class Core:
         for element in self.world.links.values():
             if element.deadline_s is not None:
                 yield element
-        for path in self.world.table.probed():
+        for path in self.world.table.in_use():
             if path.element.deadline_s is not None:
                 yield path.element
 
@@ -246,12 +299,12 @@ class Core:
         for element in self._elements():
             if element.deadline_s is not None:
                 yield element.deadline_s
-        yield from health.clean_deadlines(world)
+        yield from world.clean_at_s.values()
         yield from self._desk.deadlines()
         yield from hosts.deadlines(world)
         for wish in world.wishes.values():
-            if wish.pending and wish.retry_at_s is not None and world.acting:
-                yield wish.retry_at_s
+            if wish.due_at_s is not None and world.acting:
+                yield wish.due_at_s
         for at_s in (world.decide_at_s, self._survey_at_s, self._verify_at_s):
             if at_s is not None:
                 yield at_s
@@ -260,9 +313,10 @@ class Core:
         """Raise AssertionError when a rule of the house is broken; called after every test and every replay."""
         for peer in self.world.table.peers.values():
             assert len(peer.labels) in (0, BUCKETS), f"{peer.title()}: {len(peer.labels)} buckets"
-            assert set(peer.labels) <= {label for _, label in peer.in_use} or peer.disarmed, "a label nobody probes"
+            if self.world.decide_at_s is None:
+                assert set(peer.labels) <= {label for _, label in peer.in_use}, f"{peer.title()}: a label nobody probes"
             assert all(key in peer.paths for key in peer.in_use), "a path in use that is not known"
-        group = self.world.wishes.get(f"group {steer.ALL}")
+        group = self.world.wishes.get(GROUP)
         if group is not None and group.value is not None:
             assert group.value, "the last uplink was taken"
         if not self.world.acting:

@@ -15,6 +15,8 @@ from linkpass.core.world import Drain, Told, Tray, World, names_of
 
 DRAIN_TTL_S = 600.0
 """A drain is told again three times in this span; a peer forgets it when its origin has been gone that long."""
+MOST_WORDS = 64
+"""Links that one peer may speak of at a time: what it says is kept in memory and journal."""
 
 
 class NoticeDesk:
@@ -24,76 +26,123 @@ class NoticeDesk:
         self._world = world
         self._tray = tray
         self._seq = 0
-        self._heard: dict[tuple[str, str], int] = {}
+        self._heard: dict[str, dict[str, int]] = {}
+        """peer -> link -> sequence of its newest word"""
         self._down: dict[str, float] = {}
+        """Our own links that are down -> when to say so again."""
+        self._overruled: set[tuple[str, str]] = set()
+        """(peer, link): its drain was lifted here by the operator."""
 
     def deadlines(self) -> list[float]:
         told = [word.until_s for words in self._world.told.values() for word in words.values()]
         return [*told, *self._down.values(), *(drain.tell_at_s for drain in self._world.drains.values())]
 
-    def port(self, uplink: str, *, usable: bool, cause: str, now_s: float) -> None:
-        """One of our own ports changed: peers should not send to us over it, or may again."""
+    # our own words
+    def port_down(self, uplink: str, cause: str, now_s: float) -> None:
+        """One of our own ports went down: peers should not send to us over it."""
         hop = self._world.table.first_hop(uplink)
-        if hop is None or not self._world.acting:
-            return
-        link = f"{hop}>{self._world.settings.host}"
-        if usable:
-            self._down.pop(link, None)
-            self._tell("port_up", link, cause, self._world.settings.limits.notice_ttl_s)
-        else:
+        if hop is not None and self._world.acting:
+            link = f"{hop}>{self._world.settings.host}"
             self._down[link] = now_s + self._world.settings.limits.notice_ttl_s / 3
-            self._tell("port_down", link, cause, self._world.settings.limits.notice_ttl_s)
+            self._tell("port_down", link, cause, self._world.settings.limits.notice_ttl_s, now_s)
+
+    def port_up(self, uplink: str, cause: str, now_s: float) -> None:
+        """It has earned its return: peers may use it again. Said no sooner, or a flapping port would move them too."""
+        hop = self._world.table.first_hop(uplink)
+        link = f"{hop}>{self._world.settings.host}"
+        if self._down.pop(link, None) is not None:
+            self._tell("port_up", link, cause, self._world.settings.limits.notice_ttl_s, now_s)
 
     def drain(self, event: DrainRequested, now_s: float) -> None:
         world = self._world
-        cause = world.new_cause()
+        known = world.drains.get(event.link)
+        cause = known.cause if known else world.new_cause()
         world.drains[event.link] = Drain(event.everywhere, cause, now_s)
         scope = "on every host" if event.everywhere else "on this host and for its peers"
         self._tray.record(cause, f"{event.link} is drained", f"asked for {scope}", element=event.link)
-        self._refresh(now_s)
+        self._repeat_drains(now_s)
         world.decide_soon(now_s)
 
     def undrain(self, event: UndrainRequested, now_s: float) -> None:
+        """Lift our own drain, and here also those that peers have told of: they repeat them, so that is remembered."""
         world = self._world
-        drain = world.drains.pop(event.link, None)
-        cause = drain.cause if drain else world.new_cause()
-        for words in world.told.get(event.link, {}), *(world.told.get(name, {}) for name in self._alike(event.link)):
-            for origin in [origin for origin, word in words.items() if word.kind == "drain"]:
-                del words[origin]
+        lifted = [name for name in world.drains if event.link in names_of(name)]
+        cause = next((world.drains[name].cause for name in lifted), "") or world.new_cause()
+        drains = [world.drains.pop(name) for name in lifted]
+        for link in [name for name in world.told if event.link in names_of(name)]:
+            for origin in [origin for origin, word in world.told[link].items() if word.kind == "drain"]:
+                del world.told[link][origin]
+                self._overruled.add((origin, link))
         self._tray.record(cause, f"{event.link} is undrained", "asked for", element=event.link)
-        if drain is not None and self._concerns_peers(event.link, drain):
-            self._tell("undrain", event.link, cause, DRAIN_TTL_S)
+        told = sorted({drain.told_as for drain in drains if drain.told_as})
+        for name in told or ([self._fabric_name(event.link)] if event.everywhere else []):
+            self._tell("undrain", name, cause, DRAIN_TTL_S, now_s)
         world.decide_soon(now_s)
+
+    def newcomer(self, now_s: float) -> None:
+        """A peer that has not heard our drains yet."""
+        for drain in self._world.drains.values():
+            drain.tell_at_s = min(drain.tell_at_s, now_s)
+
+    # peers' words
+    def forget_order(self, peer: str) -> None:
+        """A peer that was away may count from the beginning again."""
+        self._heard.pop(peer, None)
 
     def heard(self, event: NoticeHeard, now_s: float) -> None:
         """Take a peer's word, or refuse it with the reason in the journal."""
         world, notice = self._world, event.notice
-        key = (event.peer, notice.link)
-        if notice.seq <= self._heard.get(key, -1):
+        order = self._heard.setdefault(event.peer, {})
+        if notice.seq <= order.get(notice.link, -1):
             return
-        self._heard[key] = notice.seq
-        peer = world.table.peer(event.peer)
-        speaker = peer.title()
+        order.pop(notice.link, None)
+        order[notice.link] = notice.seq
+        if len(order) > 4 * MOST_WORDS:
+            del order[next(iter(order))]
+        speaker = world.table.peer(event.peer).title()
         if notice.kind in ("port_down", "port_up") and speaker not in notice.link.split(">"):
-            why = "a host may speak of its own ports only"
-            self._tray.record(world.new_cause(), f"ignored {notice.kind} {notice.link} from {speaker}", why)
-            return
-        words = world.told.setdefault(notice.link, {})
-        if notice.kind in ("port_up", "undrain"):
-            word = words.pop(event.peer, None)
-            cause = word.cause if word else world.new_cause()
-            fact = "is up" if notice.kind == "port_up" else "is undrained"
-        else:
-            known = words.get(event.peer)
-            cause = known.cause if known else world.incident(now_s)
-            kind: Literal["port_down", "drain"] = "drain" if notice.kind == "drain" else "port_down"
-            words[event.peer] = Told(kind, speaker, now_s + min(notice.ttl_s, DRAIN_TTL_S), cause)
-            fact = "is drained" if kind == "drain" else "is down"
-            if known is not None and known.kind == kind:
-                return
-        self._tray.record(cause, f"{speaker} says that {notice.link} {fact}", "notice", element=notice.link)
-        world.decide_soon(now_s)
+            self._refuse(event, speaker, "a host may speak of its own ports only")
+        elif notice.kind in ("port_up", "undrain"):
+            self._take_back(event, speaker, now_s)
+        elif (event.peer, notice.link) not in self._overruled or notice.kind == "port_down":
+            self._take(event, speaker, now_s)
 
+    def _refuse(self, event: NoticeHeard, speaker: str, why: str) -> None:
+        said = self._world.table.peer(event.peer).said
+        if said.get("notice") != why:
+            said["notice"] = why
+            what = f"ignored {event.notice.kind} {event.notice.link} from {speaker}"
+            self._tray.record(self._world.new_cause(), what, why, level="warning")
+
+    def _take_back(self, event: NoticeHeard, speaker: str, now_s: float) -> None:
+        link = event.notice.link
+        self._overruled.discard((event.peer, link))
+        words = self._world.told.get(link, {})
+        word = words.pop(event.peer, None)
+        if word is not None:
+            if not words:
+                del self._world.told[link]
+            fact = "is up" if event.notice.kind == "port_up" else "is undrained"
+            self._tray.record(word.cause, f"{speaker} says that {link} {fact}", "notice", element=link)
+            self._world.decide_soon(now_s)
+
+    def _take(self, event: NoticeHeard, speaker: str, now_s: float) -> None:
+        world, notice = self._world, event.notice
+        words = world.told.get(notice.link, {})
+        known = words.get(event.peer)
+        if known is None and sum(event.peer in others for others in world.told.values()) >= MOST_WORDS:
+            self._refuse(event, speaker, f"it speaks of {MOST_WORDS} links already")
+            return
+        cause = known.cause if known else world.incident(now_s)
+        kind: Literal["port_down", "drain"] = "drain" if notice.kind == "drain" else "port_down"
+        ttl_s = max(0.0, min(DRAIN_TTL_S, notice.ttl_s))
+        world.told[notice.link] = {**words, event.peer: Told(kind, speaker, now_s + ttl_s, cause)}
+        if known is None or known.kind != kind:
+            fact = "is drained" if kind == "drain" else "is down"
+            self._tray.record(cause, f"{speaker} says that {notice.link} {fact}", "notice", element=notice.link)
+            world.decide_soon(now_s)
+
+    # time
     def tick(self, now_s: float) -> None:
         """Forget words that have ended, repeat our own."""
         world = self._world
@@ -104,33 +153,38 @@ class NoticeDesk:
                 world.decide_soon(now_s)
             if not words:
                 del world.told[link]
+        ttl_s = world.settings.limits.notice_ttl_s
         for link in [link for link, again_s in self._down.items() if again_s <= now_s]:
-            self._down[link] = now_s + world.settings.limits.notice_ttl_s / 3
-            self._tell("port_down", link, "", world.settings.limits.notice_ttl_s)
-        self._refresh(now_s)
+            self._down[link] = now_s + ttl_s / 3
+            self._tell("port_down", link, "", ttl_s, now_s)
+        self._repeat_drains(now_s)
 
-    def _refresh(self, now_s: float) -> None:
+    def _repeat_drains(self, now_s: float) -> None:
         for link, drain in self._world.drains.items():
             if drain.tell_at_s <= now_s:
                 drain.tell_at_s = now_s + DRAIN_TTL_S / 3
-                if self._concerns_peers(link, drain):
-                    self._tell("drain", link, drain.cause, DRAIN_TTL_S)
+                name = self._fabric_name(link)
+                if drain.everywhere or name in self._own_links():
+                    drain.told_as = name
+                    self._tell("drain", name, drain.cause, DRAIN_TTL_S, now_s)
 
-    def _concerns_peers(self, link: str, drain: Drain) -> bool:
-        return drain.everywhere or link in self._own_links()
+    def _fabric_name(self, link: str) -> str:
+        """`eth1` or `host1:eth1` is the host's own name for a link that peers call `leaf1-host1`."""
+        host = self._world.settings.host
+        hop = self._world.table.first_hop(link.removeprefix(f"{host}:"))
+        return f"{hop}-{host}" if hop is not None else link
 
     def _own_links(self) -> set[str]:
         world = self._world
         hops = {name: world.table.first_hop(name) for name in world.uplinks}
         return {name for hop in hops.values() if hop for name in names_of(f"{hop}>{world.settings.host}")}
 
-    def _alike(self, link: str) -> list[str]:
-        return [name for name in self._world.told if link in names_of(name)]
-
-    def _tell(self, kind: NoticeKind, link: str, cause: str, ttl_s: float) -> None:
+    def _tell(self, kind: NoticeKind, link: str, cause: str, ttl_s: float, now_s: float) -> None:
+        """Tell all peers. Sequences follow the clock of the machine, so that they go on where an earlier run of this
+        daemon has stopped."""
         peers = tuple(self._world.table.peers)
         if not peers:
             return
-        self._seq += 1
+        self._seq = max(self._seq + 1, int(now_s * 10))
         notice = Notice(kind=kind, link=link, origin=self._world.settings.host, seq=self._seq, ttl_s=ttl_s)
         self._tray.put(SendNotice(cmd_id=self._tray.take_id(), cause=cause, notice=notice, peers=peers))

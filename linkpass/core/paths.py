@@ -35,6 +35,8 @@ class Path:
     element: Element
     hops: Hops | None = None
     evidence: Evidence = "unknown"
+    failed_as: Evidence = "blackhole"
+    """What its latest failure was; outlasts the evidence, which silence takes away."""
     loss_ratio: float = 0.0
     rtt_s: float = 0.0
     links: tuple[str, ...] = ()
@@ -50,6 +52,17 @@ class Path:
         """Add a window's counts to sums that halve every RECENT_S."""
         fade = 0.5 ** (max(0.0, now_s - self.counted_at_s) / RECENT_S)
         self.sent, self.lost, self.counted_at_s = self.sent * fade + sent, self.lost * fade + lost, now_s
+
+    @property
+    def answers(self) -> bool:
+        """Probes get through, if not all."""
+        return self.evidence in ("good", "queueing", "lossy")
+
+    def forget_evidence(self, now_s: float) -> None:
+        """It is no longer probed: what was known of it grows stale, and what it was about to earn is not earned."""
+        self.evidence, self.loss_ratio, self.sent, self.lost = "unknown", 0.0, 0.0, 0.0
+        if self.element.state in ("watch", "held"):
+            self.element.feed("quiet", now_s, why="not probed")
 
     def route(self) -> str:
         """The path for people: `eth1 leaf1 spine2 leaf3`."""
@@ -79,9 +92,23 @@ class Peer:
     compared_at_s: float | None = None
     cause: str = ""
     """Causal id of its present silence."""
+    judge_at_s: float | None = None
+    """When to say what its silence means; None: said, or not silent."""
     escalated: bool = False
+    outlived: bool = False
+    """Its data flowed on through this silence: the daemon is silent, not the host."""
     in_use: tuple[Key, ...] = ()
     labels: tuple[int, ...] = ()
+    away: dict[int, str] = field(default_factory=dict)
+    """Labels that decisions have taken flows from -> the cause: the way back belongs to the same story."""
+    spread_at_s: float | None = None
+    """When the first labels are chosen although some paths have not answered."""
+    resolve_due: bool = False
+    """Uplinks have joined or left since `effective` was learnt: the kernel picks anew."""
+    answers_from: int = 0
+    """Answers to questions with a lower id were given before that change."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Troubles in the journal already: told again only when they change."""
 
     def title(self) -> str:
         return self.name or self.address
@@ -140,10 +167,19 @@ class PathTable:
             peer.paths[path.key] = path
         path.hops, path.links = hops, links_of(self.settings.host, hops, peer.title())
 
+    def rename(self, peer: Peer, name: str) -> None:
+        """A peer's name has become known, and is the end of its paths' last links."""
+        if name and name != peer.name:
+            peer.name = name
+            for path in peer.paths.values():
+                if path.hops is not None:
+                    path.links = links_of(self.settings.host, path.hops, name)
+
     def choose(self, peer: Peer, uplinks: Iterable[str]) -> bool:
         """Choose the labels in use over the classes of paths that the kernel's own hash can reach; True on a change.
 
-        A label counts for the uplink that the hash picks for it when all uplinks are members."""
+        A label counts for the uplink that the hash picks for it when all uplinks are members. What is in use stays in
+        use while it can: a label that carries flows is not given up for an equal one."""
         members = set(uplinks)
         if not peer.labelled:
             for member in sorted(members):
@@ -158,22 +194,38 @@ class PathTable:
             path = peer.paths.get((uplink, label)) if uplink in members and uplink is not None else None
             if path is not None and path.hops is not None:
                 classes.setdefault((path.uplink, path.hops), []).append(path.key)
+        for keys in classes.values():
+            keys.sort(key=lambda key: (key not in peer.in_use, key[1] not in peer.labels))
         chosen = spread(list(classes.values()), self.settings.limits.labels_per_peer)
         if chosen == peer.in_use:
             return False
         peer.in_use = chosen
         return True
 
-    def probed(self) -> Iterator[Path]:
-        """All paths in use to peers that are heard."""
+    def in_use(self) -> Iterator[Path]:
+        """All paths in use, also those to peers that are silent."""
         for peer in self.peers.values():
             yield from peer.used()
+
+    def probed(self) -> Iterator[Path]:
+        """All paths in use to peers that are heard: those of which evidence is of this moment."""
+        for peer in self.peers.values():
+            if peer.silent_since_s is None:
+                yield from peer.used()
+
+    def witnesses(self) -> list[Path]:
+        """Paths with evidence of which the freshest kind there is: those to peers this host talks to are probed fast,
+        those to others slowly and would speak of the past; those to silent peers are a memory."""
+        known = [path for path in self.in_use() if path.evidence != "unknown"]
+        heard = [path for path in known if self.peers[path.peer].silent_since_s is None]
+        active = [path for path in heard if self.peers[path.peer].active]
+        return active or heard or known
 
     def first_hop(self, uplink: str) -> str | None:
         """The name of the node at the other end of an uplink, as traces have shown it."""
         for peer in self.peers.values():
             for path in peer.paths.values():
-                if path.uplink == uplink and path.hops:
+                if path.uplink == uplink and path.hops and path.hops[0] is not None:
                     return path.hops[0]
                 if path.uplink == uplink and path.hops == ():
                     return peer.title()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from linkpass.core.commands import BUCKETS, SetGroup, SetLabels
-from linkpass.core.decide import Grade, Option, fill, moved_share, select
-from linkpass.core.paths import Path, Peer
-from linkpass.core.world import Tray, World
+from typing import Literal, TypeVar
 
-ALL = "all"
+from linkpass.core.commands import BUCKETS, SetGroup, SetLabels
+from linkpass.core.decide import ALL_GOOD, ORDER, Grade, Option, fill, moved_share, select
+from linkpass.core.paths import Path, Peer
+from linkpass.core.world import GROUP, Tray, World
+
+MOVES_KEPT = 1000
+"""Stories whose moves are remembered, so that each counts once."""
+
+Name = TypeVar("Name", int, str)
+Judgement = tuple[Grade, str, str]
+"""(grade, reason, cause)"""
 
 
 def grade_element_state(state: str, *, soft: bool) -> Grade:
@@ -19,39 +26,65 @@ def grade_element_state(state: str, *, soft: bool) -> Grade:
     return "good"
 
 
-def grade_link(world: World, direction: str, now_s: float) -> tuple[Grade, str, str]:
-    """(grade, reason, cause) of one direction."""
-    element = world.links.get(direction)
-    if element is not None and not element.usable:
-        grade = grade_element_state(element.state, soft=direction in world.soft)
-        return grade, f"{direction} {element.why}", element.cause
-    words = world.words_on(direction, now_s)
-    if words is not None:
-        return "soft", words[0], words[1]
-    return "good", "", ""
-
-
-def grade_path(world: World, peer: Peer, path: Path, now_s: float) -> tuple[Grade, str, str]:
-    """(grade, reason, cause) of one path of a peer, by its uplink, its links and its own probes."""
-    uplink = world.uplinks.get(path.uplink)
-    if uplink is None or not uplink.usable:
-        why = f"{path.uplink} {uplink.why if uplink else 'is gone'}"
-        return "hard", why, uplink.element.cause if uplink else ""
-    if not uplink.element.usable:
-        return "earning", f"{path.uplink} has yet to earn its return", uplink.element.cause
-    found: tuple[Grade, str, str] = ("good", "", "")
-    element = path.element
-    if not element.usable:
-        grade = grade_element_state(element.state, soft=path.evidence == "lossy")
-        found = (grade, f"path {path.route()}: {element.why}", element.cause)
-    elif element.state == "unknown":
-        found = ("unproven", "no probe has answered yet", "")
-    order = ("good", "earning", "unproven", "soft", "hard")
-    for direction in path.links:
-        one = grade_link(world, direction, now_s)
-        if order.index(one[0]) > order.index(found[0]):
+def _worst(first: Judgement, *others: Judgement) -> Judgement:
+    """The worst judgement; of equals the first."""
+    found = first
+    for one in others:
+        if ORDER[one[0]] > ORDER[found[0]]:
             found = one
     return found
+
+
+def grade_link(world: World, direction: str, now_s: float) -> Judgement:
+    """One direction, by its element and by what is said of it."""
+    element = world.links.get(direction)
+    judgement: Judgement = ("good", "", "")
+    if element is not None and not element.usable:
+        soft = direction in world.soft and direction not in world.blamed
+        judgement = (grade_element_state(element.state, soft=soft), f"{direction}: {element.why}", element.cause)
+    words = world.words_on(direction, now_s)
+    return judgement if words is None else _worst(judgement, ("soft", *words))
+
+
+def _grade_port(world: World, name: str) -> Judgement:
+    """An uplink by itself: its port's state and history, and drains that name it."""
+    uplink = world.uplinks.get(name)
+    if uplink is None:
+        return "hard", f"{name} is gone", ""
+    if not uplink.usable:
+        return "hard", f"{name}: {uplink.why}", uplink.element.cause
+    judgement: Judgement = ("good", "", "")
+    if not uplink.element.usable:
+        judgement = ("earning", f"{name} has yet to earn its return", uplink.element.cause)
+    for alias in (name, f"{world.settings.host}:{name}"):
+        if alias in world.drains:
+            judgement = _worst(judgement, ("soft", f"{alias} is drained", world.drains[alias].cause))
+    return judgement
+
+
+def _grade_probes(peer: Peer, path: Path) -> Judgement:
+    """A path by its own probes, and by whether the kernel would send its label that way at all."""
+    element = path.element
+    judgement: Judgement = ("good", "", "")
+    if not element.usable:
+        grade = grade_element_state(element.state, soft=path.failed_as == "lossy")
+        judgement = (grade, f"path {path.route()}: {element.why}", element.cause)
+    elif element.state == "unknown" or (path.evidence == "unknown" and path.label not in peer.labels):
+        judgement = ("unproven", "no probe has answered yet", "")
+    if not peer.labelled:
+        return judgement
+    goes = peer.effective.get(path.label)
+    if goes is None:
+        return _worst(judgement, ("unproven", "the kernel is being asked which uplink it takes now", ""))
+    if goes != path.uplink:
+        return _worst(judgement, ("unproven", f"the kernel sends it over {goes} now", ""))
+    return judgement
+
+
+def grade_path(world: World, peer: Peer, path: Path, now_s: float) -> Judgement:
+    """One path of a peer, by its uplink, its links and its own probes."""
+    links = [grade_link(world, direction, now_s) for direction in path.links]
+    return _worst(_grade_port(world, path.uplink), _grade_probes(peer, path), *links)
 
 
 def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
@@ -59,54 +92,87 @@ def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     if not peer.labelled:
         return
     if peer.disarmed or not peer.in_use or 1 not in world.settings.rungs:
+        peer.spread_at_s = None
+        peer.away.clear()
         if peer.labels:
-            _wish_labels(world, tray, peer, (), peer.disarmed or "no traced labels", world.new_cause(), now_s)
+            _wish_labels(world, tray, peer, (), peer.disarmed or "no traced labels", world.new_cause(), "spread")
         return
     options: list[Option] = []
     causes: dict[int, str] = {}
     for path in peer.used():
-        grade, why, cause = grade_path(world, peer, path, now_s)
-        effective = peer.effective.get(path.label, path.uplink)
-        if effective != path.uplink and grade == "good":
-            grade, why = "unproven", f"the kernel sends it over {effective} now"
-        options.append(Option(path.label, grade, why, path.loss_ratio))
-        causes[path.label] = cause
-    if not peer.labels and not any(option.grade == "good" for option in options):
+        grade, why, causes[path.label] = grade_path(world, peer, path, now_s)
+        options.append(Option(path.label, grade, why, path.loss_ratio, path.label in peer.labels))
+    if not peer.labels and not _ready(world, peer, options, now_s):
         return
     chosen, why = select(options, world.settings.limits.max_moved_ratio)
-    labels = [int(option.name) for option in chosen]
-    if not any(option.grade == "good" for option in options) and peer.labels:
-        kept = [label for label in labels if label in peer.labels]
-        labels = kept or labels
+    labels = [int(option.name) for option in _stay(chosen)]
     wanted = fill(peer.labels, labels, BUCKETS)
     if wanted == peer.labels:
         return
-    left = [causes[option.name] for option in options if isinstance(option.name, int) and option not in chosen]
-    cause = next((cause for cause in left if cause), "") or _returned(peer) or world.new_cause()
-    _wish_labels(world, tray, peer, wanted, why, cause, now_s)
+    gone = [label for label in causes if label in peer.labels and label not in labels]
+    new = [label for label in labels if label not in peer.labels]
+    kind, cause = _story(world, gone, new, causes, peer.away)
+    _wish_labels(world, tray, peer, wanted, why, cause, kind)
 
 
-def _returned(peer: Peer) -> str:
-    """The cause of the latest return among a peer's paths: going back belongs to the story of leaving."""
-    back = [path.element for path in peer.used() if path.element.cause and path.element.state == "up"]
-    return max(back, key=lambda element: element.since_s).cause if back else ""
+def _ready(world: World, peer: Peer, options: list[Option], now_s: float) -> bool:
+    """The first labels wait until every path has had time to answer: the kernel's own spread is no worse than few
+    labels."""
+    if not any(option.grade == "good" for option in options):
+        return False
+    if all(option.grade != "unproven" for option in options):
+        return True
+    if peer.spread_at_s is None:
+        probing = world.settings.probing
+        interval_s = probing.interval_s if peer.active else probing.idle_interval_s
+        peer.spread_at_s = now_s + max(world.settings.detection.grace_s, 3 * interval_s)
+    if now_s >= peer.spread_at_s:
+        return True
+    world.decide_soon(peer.spread_at_s)
+    return False
+
+
+def _stay(chosen: list[Option]) -> list[Option]:
+    """When nothing is good, what carries stays and nothing joins it: no flow is moved from bad to bad."""
+    if any(option.grade == "good" for option in chosen):
+        return chosen
+    return [option for option in chosen if option.carries] or chosen
+
+
+Kind = Literal["away", "back", "spread"]
+"""Of a change: `spread` moves nothing off a failure and nothing back; it is no move."""
+
+
+def _story(
+    world: World, gone: list[Name], new: list[Name], causes: dict[Name, str], away: dict[Name, str]
+) -> tuple[Kind, str]:
+    """What a change is, and the causal id that it belongs to. Remembers who went away by which cause: the return
+    belongs to the same story."""
+    kind: Kind
+    if gone:
+        kind, cause = "away", next((causes[name] for name in gone if causes.get(name)), "") or world.new_cause()
+    else:
+        known = [away[name] for name in new if name in away]
+        kind, cause = ("back", known[-1]) if known else ("spread", world.new_cause())
+    for name in new:
+        away.pop(name, None)
+    away.update(dict.fromkeys(gone, cause))
+    return kind, cause
 
 
 def _wish_labels(
-    world: World, tray: Tray, peer: Peer, wanted: tuple[int, ...], why: str, cause: str, now_s: float
+    world: World, tray: Tray, peer: Peer, wanted: tuple[int, ...], why: str, cause: str, kind: Kind
 ) -> None:
     before, peer.labels = peer.labels, wanted
-    share = moved_share(before, wanted)
-    if before and wanted:
-        direction = "back" if len(set(wanted)) > len(set(before)) else "away"
-        count_move(world, cause, direction)
-        verb = "moved" if world.acting else "would move"
-        what = f"{verb} {share:.0%} of the flows to {peer.title()} {direction}: {len(set(wanted))} path(s) carry them"
-    elif wanted:
-        verb = "spread" if world.acting else "would spread"
-        what = f"{verb} the flows to {peer.title()} over {len(set(wanted))} path(s)"
+    would = "" if world.acting else "would have "
+    if not wanted:
+        what = f"{would}left the flows to {peer.title()} to the kernel"
+    elif not before or kind == "spread":
+        what = f"{would}spread the flows to {peer.title()} over {len(set(wanted))} path(s)"
     else:
-        what = f"left the flows to {peer.title()} to the kernel"
+        count_move(world, cause, kind)
+        share = moved_share(before, wanted)
+        what = f"{would}moved {share:.0%} of the flows to {peer.title()} {kind}: {len(set(wanted))} path(s) carry them"
     tray.record(cause, what, why, rung=1, element=peer.title())
     if world.acting:
         world.wish(f"labels {peer.address}").want(wanted, cause, why)
@@ -116,60 +182,58 @@ def decide_group(world: World, tray: Tray, now_s: float) -> None:
     """Rung 2: the uplinks of the configured prefixes. Those without carrier are no option; the last is never taken."""
     if 2 not in world.settings.rungs:
         return
+    wish = world.wish(GROUP)
+    before: tuple[str, ...] = wish.value or ()
     options: list[Option] = []
-    causes: list[str] = []
+    causes: dict[str, str] = {}
     for uplink in world.uplinks.values():
-        if not uplink.usable:
-            causes.append(uplink.element.cause)
-            continue
-        grade, why, cause = _grade_uplink(world, uplink.name, now_s)
-        options.append(Option(uplink.name, grade, why))
-        causes.append(cause)
+        grade, why, causes[uplink.name] = _grade_uplink(world, uplink.name, now_s)
+        if uplink.usable:
+            options.append(Option(uplink.name, grade, why, carries=uplink.name in before))
     chosen, why = select(options, world.settings.limits.max_moved_ratio)
-    wanted = tuple(sorted(str(option.name) for option in chosen))
-    wish = world.wish(f"group {ALL}")
+    wanted = tuple(sorted(str(option.name) for option in _stay(chosen)))
     if not wanted or wanted == wish.value:
         return
-    before = wish.value
-    cause = next((cause for cause in causes if cause), "") or world.new_cause()
+    gone = [name for name in before if name not in wanted]
+    new = [name for name in wanted if name not in before]
+    kind, cause = _story(world, gone, new, causes, world.away)
+    lost = [f"{name}: {world.uplinks[name].why}" for name in gone if not world.uplinks[name].usable]
+    why = "; ".join([*lost, why] if lost and why != ALL_GOOD else lost or [why])
     wish.want(wanted, cause, why)
-    if before is not None:
-        direction = "back" if len(wanted) > len(before) else "away"
-        count_move(world, cause, direction)
-        verb = "moved" if world.acting else "would move"
-        what = f"{verb} traffic {direction}: {', '.join(str(name) for name in wanted)} carry it"
+    would = "" if world.acting else "would have "
+    if kind == "spread":
+        what = f"{would}put traffic on {', '.join(wanted)}"
     else:
-        verb = "put" if world.acting else "would put"
-        what = f"{verb} traffic on {', '.join(str(name) for name in wanted)}"
+        count_move(world, cause, kind)
+        what = f"{would}moved traffic {kind}: {', '.join(wanted)} carry it"
     tray.record(cause, what, why, rung=2)
 
 
-def _grade_uplink(world: World, name: str, now_s: float) -> tuple[Grade, str, str]:
-    uplink = world.uplinks[name]
-    if not uplink.element.usable:
-        return "earning", f"{name} has yet to earn its return", uplink.element.cause
+def _grade_uplink(world: World, name: str, now_s: float) -> Judgement:
+    """An uplink for traffic to everybody: by its port, its link, and what probes over it and over the others say."""
+    judgement = _grade_port(world, name)
     hop = world.table.first_hop(name)
     if hop is not None:
-        one = grade_link(world, f"{world.settings.host}>{hop}", now_s)
-        if one[0] != "good":
-            return one
-    for alias in (name, f"{world.settings.host}:{name}"):
-        if alias in world.drains:
-            return "soft", f"{alias} is drained", world.drains[alias].cause
-    over = [path for path in world.table.probed() if path.uplink == name and path.element.state != "unknown"]
-    other = [path for path in world.table.probed() if path.uplink != name and path.element.state == "up"]
-    if over and other and all(path.element.state == "down" for path in over):
-        return "hard", f"nothing gets through over {name}", over[0].element.cause
-    if over and other and all(not path.element.usable for path in over):
-        return "earning", f"{name} has yet to earn its return", over[0].element.cause
-    return "good", "", ""
+        judgement = _worst(judgement, grade_link(world, f"{world.settings.host}>{hop}", now_s))
+    witnesses = world.table.witnesses()
+    over = [path for path in witnesses if path.uplink == name]
+    other = [path for path in witnesses if path.uplink != name and path.element.state == "up"]
+    if not over or not other or any(path.element.usable for path in over):
+        return judgement
+    if any(path.element.state != "down" for path in over):
+        return _worst(judgement, ("earning", f"{name} has yet to earn its return", over[0].element.cause))
+    if all(path.failed_as == "lossy" for path in over):
+        return _worst(judgement, ("soft", f"packets are lost on all paths over {name}", over[0].element.cause))
+    return _worst(judgement, ("hard", f"nothing gets through over {name}", over[0].element.cause))
 
 
-def count_move(world: World, cause: str, direction: str) -> None:
+def count_move(world: World, cause: str, kind: str) -> None:
     """One story's way out is one move, and its way back another, however many objects take part."""
-    if (cause, direction) not in world.move_keys:
-        world.move_keys.add((cause, direction))
+    if (cause, kind) not in world.move_keys:
+        world.move_keys[cause, kind] = None
         world.moves += 1
+        if len(world.move_keys) > MOVES_KEPT:
+            del world.move_keys[next(iter(world.move_keys))]
 
 
 def program(world: World, tray: Tray, now_s: float) -> None:
@@ -181,7 +245,7 @@ def program(world: World, tray: Tray, now_s: float) -> None:
             continue
         kind, _, name = wish.name.partition(" ")
         cmd_id = tray.take_id()
-        wish.send(cmd_id)
+        wish.send(cmd_id, now_s)
         value = wish.value or ()
         if kind == "group":
             tray.put(SetGroup(cmd_id=cmd_id, cause=wish.cause, group=name, uplinks=value))

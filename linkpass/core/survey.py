@@ -8,7 +8,7 @@ from linkpass.core.paths import Hops, Path, Peer
 from linkpass.core.world import Tray, World
 
 ANSWER_S = 3.0
-"""A question without an answer for this long is put again."""
+"""A question is not put again for this long, answered or not."""
 COMPARE_AFTER_S = 5.0
 
 
@@ -28,23 +28,24 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
     usable = world.usable_uplinks()
     for peer in attended(world, now_s):
         if not peer.labelled:
-            world.table.choose(peer, usable)
+            world.table.choose(peer, world.uplinks)
             continue
         for uplink in usable:
             age_s = now_s - peer.traced_at_s.get(uplink, float("-inf"))
             if age_s >= world.settings.limits.retrace_s and _may_ask(peer, f"trace {uplink}", now_s):
                 cmd_id = tray.take_id()
                 tray.put(TraceLabels(cmd_id=cmd_id, cause="", peer=peer.address, uplink=uplink, labels=peer.pool))
-        if not frozenset(usable) <= peer.members and _may_ask(peer, "resolve", now_s):
-            _resolve(world, tray, peer)
-        if peer.active and peer.labels and world.acting:
+        unknown = peer.resolve_due or not frozenset(usable) <= peer.members
+        if usable and unknown and _may_ask(peer, "resolve", now_s):
+            tray.put(ResolveUplinks(cmd_id=tray.take_id(), cause="", peer=peer.address, labels=peer.pool))
+        if peer.active and (peer.labels or peer.disarmed) and world.acting:
             due_s = COMPARE_AFTER_S if peer.compared_at_s is None else world.settings.limits.retrace_s
-            since_s = now_s - (peer.compared_at_s if peer.compared_at_s is not None else _steered_at(peer))
+            since_s = now_s - (peer.compared_at_s if peer.compared_at_s is not None else _traced_at(peer))
             if since_s >= due_s and _may_ask(peer, "compare", now_s):
                 tray.put(CompareFlows(cmd_id=tray.take_id(), cause="", peer=peer.address))
 
 
-def _steered_at(peer: Peer) -> float:
+def _traced_at(peer: Peer) -> float:
     return max(peer.traced_at_s.values(), default=0.0)
 
 
@@ -55,26 +56,40 @@ def _may_ask(peer: Peer, question: str, now_s: float) -> bool:
     return True
 
 
-def _resolve(world: World, tray: Tray, peer: Peer) -> None:
-    tray.put(ResolveUplinks(cmd_id=tray.take_id(), cause="", peer=peer.address, labels=peer.pool))
-
-
-def group_changed(world: World, tray: Tray, members: tuple[str, ...]) -> None:
-    """The group carries other uplinks now: the hash picks anew among them."""
+def members_changed(world: World, tray: Tray) -> None:
+    """Other uplinks take part now: the kernel's hash picks anew among them, and what it picked before is void."""
+    members = world.group_members
     for peer in world.table.peers.values():
-        if not peer.labelled or not peer.in_use:
+        if not peer.labelled:
             continue
-        if len(members) == 1:
-            peer.effective = dict.fromkeys(peer.uplink_of, members[0])
+        peer.answers_from = tray.next_id
+        if members is not None and len(members) == 1:
+            peer.effective, peer.resolve_due = dict.fromkeys(peer.pool, members[0]), False
         else:
-            _resolve(world, tray, peer)
+            peer.effective, peer.resolve_due = {}, True
+            peer.asked.pop("resolve", None)
+
+
+def uplink_gone(world: World, uplink: str) -> None:
+    """A device that has disappeared is no part of what all uplinks together would do."""
+    for peer in world.table.peers.values():
+        peer.members -= {uplink}
+        if peer.labelled:
+            world.table.choose(peer, peer.members)
+
+
+def trace_anew(world: World, uplink: str) -> None:
+    """An uplink is back: its paths may be others than before."""
+    for peer in world.table.peers.values():
+        peer.traced_at_s.pop(uplink, None)
+        peer.asked.pop(f"trace {uplink}", None)
 
 
 def on_traced(world: World, event: LabelsTraced, now_s: float) -> None:
     """Take traced hops. A mute hop never erases what an earlier trace has seen there."""
     peer = world.table.peer(event.peer)
-    peer.asked.pop(f"trace {event.uplink}", None)
     peer.traced_at_s[event.uplink] = now_s
+    peer.said.pop(f"trace {event.uplink}", None)
     for label, hops in event.hops.items():
         old = peer.paths.get((event.uplink, label))
         world.table.set_hops(peer, event.uplink, label, _merge(old, hops))
@@ -83,47 +98,49 @@ def on_traced(world: World, event: LabelsTraced, now_s: float) -> None:
 
 
 def _merge(old: Path | None, hops: Hops) -> Hops:
-    if old is None or old.hops is None or None not in hops:
+    """The hops to believe. A trace into a blackhole ends early or in mute hops: as long as what it saw agrees with what
+    was known, that is still the best guide."""
+    if old is None or old.hops is None or len(hops) > len(old.hops):
         return hops
-    if len(hops) > len(old.hops) or any(
-        new not in (None, was) for new, was in zip(hops, old.hops, strict=False)
-    ):  # another way than before, and not fully seen: the old one is no guide
-        return hops
-    return old.hops
+    agrees = all(new in (None, was) for new, was in zip(hops, old.hops, strict=False))
+    return old.hops if agrees else hops
 
 
 def on_trace_failed(world: World, tray: Tray, event: TraceFailed) -> None:
     peer = world.table.peer(event.peer)
-    what = f"no traces to {peer.title()} over {event.uplink}"
-    tray.record("", what, event.why, element=event.uplink)
+    if peer.said.get(f"trace {event.uplink}") != event.why:
+        peer.said[f"trace {event.uplink}"] = event.why
+        what = f"no traces to {peer.title()} over {event.uplink}"
+        tray.record("", what, event.why, element=event.uplink)
 
 
 def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
     """Take the kernel's choice of uplinks. What it says while all take part is the plan; later answers only correct
     it."""
     peer = world.table.peer(event.peer)
-    peer.asked.pop("resolve", None)
-    members = frozenset(event.uplink_of.values())
-    wish = world.wishes.get("group all")
-    taking_part = frozenset(str(name) for name in (wish.programmed if wish and wish.programmed else ()))
-    peer.effective = dict(event.uplink_of)
-    everybody = frozenset(world.usable_uplinks())
-    if not peer.uplink_of or (taking_part or everybody) >= peer.members | members:
-        peer.uplink_of, peer.members = dict(event.uplink_of), (taking_part or everybody) | members
-        if world.table.choose(peer, peer.members):
-            world.decide_soon(now_s)
+    if event.cmd_id < peer.answers_from or not event.uplink_of:
+        return
+    peer.said.pop("resolve", None)
+    peer.resolve_due = False
+    peer.effective = {**peer.effective, **event.uplink_of}
+    picked = frozenset(event.uplink_of.values())
+    takes_part = frozenset(world.group_members or world.usable_uplinks()) | picked
+    if not peer.uplink_of or takes_part >= peer.members:
+        peer.uplink_of, peer.members = {**peer.uplink_of, **event.uplink_of}, takes_part
+        world.table.choose(peer, peer.members)
     world.decide_soon(now_s)
 
 
 def on_resolve_failed(world: World, tray: Tray, event: ResolveFailed) -> None:
     peer = world.table.peer(event.peer)
-    tray.record("", f"the kernel does not say which uplink carries {peer.title()}", event.why)
+    if peer.said.get("resolve") != event.why:
+        peer.said["resolve"] = event.why
+        tray.record("", f"the kernel does not say which uplink carries {peer.title()}", event.why)
 
 
 def on_compared(world: World, tray: Tray, event: FlowCompared, now_s: float) -> None:
     """Arm or disarm rung 1 for a peer: where real flows walk other ways than their probes, a label proves nothing."""
     peer = world.table.peer(event.peer)
-    peer.asked.pop("compare", None)
     peer.compared_at_s = now_s
     if event.agrees is False and not peer.disarmed:
         peer.disarmed = f"flow {event.flow} takes another path than its label's probes: {event.detail}"
@@ -147,8 +164,16 @@ def plan(world: World, now_s: float) -> tuple[ProbeTarget, ...]:
 
 
 def send_plan(world: World, tray: Tray, last: tuple[ProbeTarget, ...], now_s: float) -> tuple[ProbeTarget, ...]:
-    """Tell the probes when the plan has changed; the plan in force."""
+    """Tell the probes when the plan has changed; the plan in force. What leaves the plan leaves its evidence behind."""
     wanted = plan(world, now_s)
     if wanted != last:
         tray.put(SetProbes(cmd_id=tray.take_id(), cause="", targets=wanted))
+        planned = frozenset((target.peer, target.uplink, target.label) for target in wanted)
+        for address, uplink, label in sorted(world.planned - planned):
+            path = world.table.find(address, uplink, label)
+            if path is not None:
+                path.forget_evidence(now_s)
+        if not planned >= world.planned:
+            world.decide_soon(now_s)
+        world.planned = planned
     return wanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from linkpass.core.steer import ALL, grade_path
-from linkpass.core.world import World, names_of
+from linkpass.core.steer import grade_path
+from linkpass.core.world import GROUP, World, names_of
 
 
 class UplinkView(msgspec.Struct, frozen=True):
@@ -81,8 +81,9 @@ class View(msgspec.Struct, frozen=True):
 def view_of(world: World, now_s: float) -> View:
     """Render the world; pure and costly enough not to be called in the fast path."""
     settings = world.settings
-    group = world.wishes.get(f"group {ALL}")
-    carrying = group.value if group is not None and group.value is not None else tuple(world.uplinks)
+    group = world.wishes.get(GROUP)
+    chosen = group.value if group is not None and not group.stood_down else None
+    carrying = tuple(world.usable_uplinks()) if chosen is None else chosen
     uplinks = tuple(
         UplinkView(
             uplink.name,
@@ -100,6 +101,7 @@ def view_of(world: World, now_s: float) -> View:
     paths = []
     for peer in world.table.peers.values():
         evidence: dict[str, int] = {}
+        armed, rung1_why = rung1_of(world, peer.address)
         for path in peer.used():
             evidence[path.evidence] = evidence.get(path.evidence, 0) + 1
             grade, why, _ = grade_path(world, peer, path, now_s)
@@ -116,10 +118,9 @@ def view_of(world: World, now_s: float) -> View:
                     grade,
                     path.loss_ratio,
                     path.rtt_s,
-                    path.label in peer.labels or (not peer.labels and path.uplink in carrying),
+                    path.label in peer.labels if armed and peer.labels else path.uplink in carrying,
                 )
             )
-        armed, why = rung1_of(world, peer.address)
         peers.append(
             PeerView(
                 peer.address,
@@ -129,12 +130,12 @@ def view_of(world: World, now_s: float) -> View:
                 evidence,
                 peer.labels,
                 armed,
-                why,
+                rung1_why,
                 peer.filtered,
             )
         )
     links = []
-    seen = sorted({link for path in world.table.probed() for link in path.links} | set(world.links))
+    seen = sorted({link for path in world.table.in_use() for link in path.links} | set(world.links))
     for direction in seen:
         element = world.links.get(direction)
         words = world.words_on(direction, now_s)

@@ -9,11 +9,15 @@ from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
-from linkpass.core.paths import Path, PathTable
+from linkpass.core.paths import PathTable
 from linkpass.core.settings import CoreSettings
 
+GROUP = "group all"
+"""Name of the wish for rung 2; those for rung 1 are called `labels ADDRESS`."""
 INCIDENT_S = 2.0
 """Bad news this close together is one incident, and gets one causal id."""
+GATHER_S = 0.1
+"""Returns this close together are one decision: each change of labels re-orders packets of flows."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Drain:
     everywhere: bool
     cause: str
     tell_at_s: float
+    told_as: str = ""
+    """The name under which peers were told of it."""
 
 
 class World:
@@ -53,14 +59,21 @@ class World:
         self.soft: dict[str, str] = {}
         """Directions that are down for a soft reason (loss), with the reason."""
         self.loss_at_s: dict[str, float] = {}
+        """The same directions -> when a probe over them was last lost."""
+        self.clean_at_s: dict[str, float] = {}
+        """The same directions -> when to look whether they may be acquitted; taken out when looked at."""
         self.told: dict[str, dict[str, Told]] = {}
         """link as named in the notice -> origin -> word."""
         self.drains: dict[str, Drain] = {}
         self.blamed: frozenset[str] = frozenset()
         self.verdicts: tuple[Verdict, ...] = ()
         self.wishes: dict[str, Wish] = {}
+        self.away: dict[str, str] = {}
+        """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""
+        self.planned: frozenset[tuple[str, str, int]] = frozenset()
+        """(peer, uplink, label) of the paths that are being probed now."""
         self.moves = 0
-        self.move_keys: set[tuple[str, str]] = set()
+        self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None
         self._cause_no = 0
         self._incident = ""
@@ -81,10 +94,11 @@ class World:
         self._incident_until_s = now_s + INCIDENT_S
         return self._incident
 
-    def decide_soon(self, now_s: float) -> None:
-        """Decide when all events of this moment are in: their sum is one decision."""
-        if self.decide_at_s is None or now_s < self.decide_at_s:
-            self.decide_at_s = now_s
+    def decide_soon(self, at_s: float) -> None:
+        """Decide at `at_s` at the latest. For bad news that is now: when all events of this moment are in, their sum is
+        one decision. Good news may wait for its like (GATHER_S)."""
+        if self.decide_at_s is None or at_s < self.decide_at_s:
+            self.decide_at_s = at_s
 
     def link(self, direction: str) -> Element:
         element = self.links.get(direction)
@@ -97,6 +111,12 @@ class World:
         if wish is None:
             wish = self.wishes[name] = Wish(name)
         return wish
+
+    @property
+    def group_members(self) -> tuple[str, ...] | None:
+        """Uplinks of our own group as the kernel has it; None: the kernel's own routes are in force."""
+        wish = self.wishes.get(GROUP)
+        return None if wish is None or wish.stood_down else wish.programmed
 
     def usable_uplinks(self) -> list[str]:
         return [uplink.name for uplink in self.uplinks.values() if uplink.usable]
@@ -112,10 +132,6 @@ class World:
                     what = "is drained" if word.kind == "drain" else "is down"
                     return f"{name} {what}, says {word.origin}", word.cause
         return None
-
-    def paths_over(self, link: str) -> list[Path]:
-        """Paths in use that cross a link, given as `a>b`, `a-b` or `b-a`."""
-        return [path for path in self.table.probed() if any(link in names_of(d) for d in path.links)]
 
 
 def names_of(direction: str) -> tuple[str, str, str]:
