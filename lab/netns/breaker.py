@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from lab.netns.state import ActiveRecord, Faults, Stopped
 from topology.model import Fabric
 
 _TBF_LATENCY_S = 0.05
+
+
+class GoneError(LabError):
+    """The lab was taken down meanwhile, maybe by another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,15 @@ class ActiveFault:
     def dropped(self) -> int:
         """Packets dropped by this fault so far (blackhole, loss, bucket; 0 for faults that need no rule)."""
         return self.breaker.dropped().get(self.id, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What leads from one set of faults to another; `risen`: nodes of which a port gets its carrier back."""
+
+    rules: str
+    requests: list[Request]
+    risen: tuple[str, ...]
 
 
 class Breaker:
@@ -79,7 +93,7 @@ class Breaker:
     def inject(self, fault: AnyFault, *, elsewhere: Callable[[int], tuple[int, int]] | None = None) -> ActiveFault:
         """Put a fault in force. A flapping link is driven by a thread of this process, unless `elsewhere` starts
         another process for it (given the fault's id, it answers with pid and start time)."""
-        with state.locked(self._run_dir):
+        with self._locked():
             known = self._read()
             number = known.next_id
             victims = self._members(fault.where) if isinstance(fault, Freeze | Dead) else []
@@ -90,15 +104,14 @@ class Breaker:
                 stopped=tuple(Stopped(*one) for one in victims) if isinstance(fault, Freeze) else (),
             )
             after = Faults(number + 1, (*known.active, record))
+            step = self._step(known, after)
             # Written first: whoever finds a half-done fault can undo it.
             state.write(self._file, after)
             started = time.monotonic()
-            if isinstance(fault, Freeze):
-                processes.send(victims, signal.SIGSTOP)
-            elif isinstance(fault, Dead) and victims:
-                processes.send(victims, signal.SIGKILL)
             try:
-                self._apply(known, after)
+                if isinstance(fault, Freeze | Dead):
+                    processes.send(victims, signal.SIGSTOP if isinstance(fault, Freeze) else signal.SIGKILL)
+                self._take(step)
             except BaseException:
                 state.write(self._file, Faults(number + 1, known.active))
                 raise
@@ -118,7 +131,7 @@ class Breaker:
         A thread of another process that drives a flap ends by itself: it finds its fault gone at its next swing."""
         if (stop := self._flapping.pop(number, None)) is not None:
             stop.set()
-        with state.locked(self._run_dir):
+        with suppress(GoneError), self._locked():
             known = self._read()
             record = next((one for one in known.active if one.id == number), None)
             if record is None:
@@ -126,10 +139,11 @@ class Breaker:
             if record.driver is not None and record.driver[0] != os.getpid():
                 processes.end([record.driver])
             after = Faults(known.next_id, tuple(one for one in known.active if one.id != number))
-            self._apply(known, after)
+            self._take(self._step(known, after))
             processes.send([(one.pid, one.started) for one in record.stopped], signal.SIGCONT)
             state.write(self._file, after)
-        return True
+            return True
+        return False
 
     def undo_all(self) -> int:
         """Take every fault off; how many there were."""
@@ -142,7 +156,7 @@ class Breaker:
 
     def swing(self, number: int, *, down: bool) -> bool:
         """Let a flapping link bite or rest. False when the fault is no longer in force."""
-        with state.locked(self._run_dir):
+        with suppress(GoneError), self._locked():
             known = self._read()
             if all(one.id != number for one in known.active):
                 return False
@@ -150,9 +164,10 @@ class Breaker:
                 known.next_id,
                 tuple(msgspec.structs.replace(one, down=down) if one.id == number else one for one in known.active),
             )
-            self._apply(known, after)
+            self._take(self._step(known, after))
             state.write(self._file, after)
-        return True
+            return True
+        return False
 
     def drive(self, number: int, fault: Flap, first_down_s: float, stop: threading.Event) -> None:
         """Swing until stopped or the fault's time is over, on an absolute schedule; then take the fault off."""
@@ -189,26 +204,34 @@ class Breaker:
         name = f"flap {fault.where}"
         threading.Thread(target=self.drive, args=(number, fault, started, stop), name=name, daemon=True).start()
 
+    def _locked(self) -> AbstractContextManager[None]:
+        try:
+            return state.locked(self._run_dir)
+        except FileNotFoundError:
+            raise GoneError(f"the lab of {self._run_dir} is not up", "linkpass lab up FILE") from None
+
     def _read(self) -> Faults:
         return state.read(self._file, Faults) or Faults()
 
     def _effects(self, faults: Faults) -> Effects:
         return effects(((one.id, one.fault) for one in faults.active if one.down), self._fabric, self._plan)
 
-    def _apply(self, known: Faults, after: Faults) -> None:
+    def _step(self, known: Faults, after: Faults) -> Step:
         old, new = self._effects(known), self._effects(after)
         had, has = ({one.id for one in faults.active if is_counted(one.fault)} for faults in (known, after))
-        rules = change(old, new, self._plan, sorted(has - had), sorted(had - has))
-        if rules:
-            self._nft.run(rules)
-        self._wire.apply(self._requests(old, new))
         risen = old.down - new.down
-        if risen:
-            self._repair(
-                dict.fromkeys(
-                    end.node for wire in self._plan.wires for end in (wire.a, wire.b) if end.wire_device in risen
-                )
-            )
+        ends = (end for wire in self._plan.wires for end in (wire.a, wire.b))
+        return Step(
+            rules=change(old, new, self._plan, sorted(has - had), sorted(had - has)),
+            requests=self._requests(old, new),
+            risen=tuple(dict.fromkeys(end.node for end in ends if end.wire_device in risen)),
+        )
+
+    def _take(self, step: Step) -> None:
+        if step.rules:
+            self._nft.run(step.rules)
+        self._wire.apply(step.requests)
+        self._repair(step.risen)
 
     def _requests(self, old: Effects, new: Effects) -> list[Request]:
         index = self._index

@@ -1,7 +1,8 @@
 """Build a lab's namespaces, links and routes: some five hundred kernel requests, batched by namespace.
 
-Order matters twice. The wire side of a link comes up with its pair, so that a node's port has carrier as soon as the
-node sets it up; and next hops need that carrier (net/ipv4/nexthop.c refuses a device that is down).
+Order matters. The wire side of a link comes up with its pair, so that a node's port has carrier as soon as the node
+sets it up; next hops need that carrier (net/ipv4/nexthop.c refuses a device that is down); and nobody speaks before
+everybody can hear.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ WIRE = "-wire"
 """The wire's part in the place of a node's name (containerlab's names do not begin with a dash)."""
 
 _SEED = "net/ipv4/fib_multipath_hash_seed"
+_NO_IPV6 = "net/ipv6/conf/all/disable_ipv6"
 _CONGESTION = ("cubic", "reno")
 
 
@@ -66,6 +68,7 @@ def probe_kernel(*, hash_seed: bool | None = None) -> Kernel:
 
 def sysctls(node: NodePlan, kernel: Kernel) -> Iterator[tuple[str, str]]:
     """Settings of a node's namespace, made before its devices appear (`default` is what those inherit)."""
+    yield _NO_IPV6, "1"  # until all ports are up: what a node said before that would be lost on the wire
     yield "net/ipv6/conf/default/accept_dad", "0"
     yield "net/ipv6/conf/default/dad_transmits", "0"
     yield "net/ipv6/conf/default/accept_ra", "0"
@@ -125,7 +128,13 @@ class Builder:
         finally:
             nft.close()
         index = {name: self._devices(fd) for name, fd in fds.items()}
+        for name in self._plan.nodes:
+            ports = [wire.end(name).device for wire in self._plan.wires_of(name)]
+            up = (messages.link_up(index[name][port], up=True, what=f"device {port} of {name} up") for port in ports)
+            self._sessions[name].apply(list(up))
         for name, node in self._plan.nodes.items():
+            with namespace.inside(fds[name]):
+                Path("/proc/sys", _NO_IPV6).write_text("0")
             self._address(node, index[name])
         for name, fd in fds.items():
             with namespace.inside(fd):
@@ -151,7 +160,7 @@ class Builder:
 
     def _configure(self, name: str, fd: int) -> None:
         if name == WIRE:
-            settings = [(f"net/ipv6/conf/{which}/disable_ipv6", "1") for which in ("all", "default")]
+            settings = [(_NO_IPV6, "1")]
         else:
             settings = list(sysctls(self._plan.nodes[name], self._kernel))
         with namespace.inside(fd):
@@ -204,11 +213,10 @@ class Builder:
 
 
 def port_requests(wire: Wire, node: str, index: Mapping[str, int]) -> list[Request]:
-    """A port: up, addressed, and its neighbour permanent, so that no neighbour discovery betrays a blackhole."""
+    """A port's addresses; its neighbour is permanent, so that no neighbour discovery betrays a blackhole."""
     near, far = wire.both_ways()[wire.b.node == node]
     port = index[near.device]
     return [
-        messages.link_up(port, up=True, what=f"device {near.device} of {node} up"),
         messages.add_address(port, near.v6, 64, 6),
         messages.add_address(port, near.v4, 31, 4),
         messages.add_neighbour(port, far.v6, far.mac, 6),
@@ -230,7 +238,7 @@ def buckets(node: NodePlan, hops: Forwarding, *, hash_seed: bool) -> int:
 def forwarding_requests(hops: Forwarding, index: Mapping[str, int], resilient: int) -> list[Request]:
     """Next hops, then groups, then routes."""
     return [
-        *(messages.add_nexthop(hop.id, hop.family, index[hop.device], hop.gateway) for hop in hops.hops),
+        *(messages.add_nexthop(hop.id, index[hop.device], hop.gateway) for hop in hops.hops),
         *(messages.add_group(group.id, group.members, resilient) for group in hops.groups),
-        *(messages.add_route(route.prefix, route.family, route.group, route.source) for route in hops.routes),
+        *(messages.add_route(route.prefix, route.group, route.source) for route in hops.routes),
     ]

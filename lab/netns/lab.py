@@ -12,14 +12,12 @@ Namespaces are called `lp-NAME-NODE`. Another process gets at the same lab with 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,13 +28,12 @@ from lab.errors import LabError, near
 from lab.faults import AnyFault
 from lab.netns import build, namespace, processes, repair, state, traffic
 from lab.netns.breaker import ActiveFault, Breaker
+from lab.netns.effects import TABLE
 from lab.netns.nft import Nft
+from lab.netns.removal import check_name, clear_the_way, need_root, remove
 from lab.netns.session import Session
-from lab.netns.state import ActiveRecord, State, StoredFabric
+from lab.netns.state import RUNS, ActiveRecord, State, StoredFabric
 from topology.model import Fabric
-
-RUNS = Path("build/lab")
-"""Where run directories lie when nothing else is said, from the current directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +83,17 @@ class NetnsLab:
         """Build the lab. What a crashed builder of the same name has left is taken away first.
 
         Raises LabError: not root, a lab of that name is up, a node or the kernel does not fit."""
-        _check_name(self.name)
+        check_name(self.name)
         need_root()
         started = time.perf_counter()
-        notes = list(self._clear_the_way())
+        notes = list(clear_the_way(self.name, self.run_dir))
         kernel = build.probe_kernel(hash_seed=self._hash_seed)
         names = tuple(build.namespace_name(self.name, node) for node in (*self.plan.nodes, build.WIRE))
         own = (os.getpid(), processes.start_time(os.getpid()) or 0)
         stored = State(
             name=self.name, phase="building", builder=own, namespaces=names, fabric=StoredFabric.of(self.fabric)
         )
+        state.make_lock(self.run_dir)
         self._save(stored)
         state.register(self.name, self.run_dir)
         try:
@@ -212,10 +210,7 @@ class NetnsLab:
 
     def adopt(self, node: str, pid: int, argv: Sequence[str | os.PathLike[str]] = ()) -> None:
         """Record a process as this lab's (it is ended by `down`, stopped and killed by faults of its host)."""
-        if (started := processes.start_time(pid)) is not None:
-            processes.record(
-                self.run_dir, processes.Process(pid, started, node, tuple(os.fspath(word) for word in argv))
-            )
+        processes.record(self.run_dir, pid, node, tuple(os.fspath(word) for word in argv))
 
     def processes(self, node: str | None = None) -> list[processes.Process]:
         """Recorded processes that still run, of one node or of all."""
@@ -288,6 +283,7 @@ class NetnsLab:
     def _breaker(self) -> Breaker:
         nft = Nft(self._fd(build.WIRE)).open()
         self._stack.callback(nft.close)
+        nft.counters(TABLE)  # the first call reads the whole table: not in the first fault's time
         wire = self._stack.enter_context(Session(self._fd(build.WIRE)))
         return Breaker(self.run_dir, self.fabric, self.plan, wire, nft, self._wire_index, self._members, self._repair)
 
@@ -339,77 +335,3 @@ class NetnsLab:
 
     def _save(self, stored: State) -> None:
         state.write(self.run_dir / "state.json", stored)
-
-    def _clear_the_way(self) -> Iterator[str]:
-        """Remove what a crashed builder has left; LabError when a lab of this name really is up."""
-        for run_dir in dict.fromkeys((state.find(self.name) or self.run_dir, self.run_dir)):
-            stored = state.read(run_dir / "state.json", State)
-            if stored is None:
-                continue
-            if stored.phase == "up" and stored.name == self.name and any(map(namespace.exists, stored.namespaces)):
-                raise LabError(
-                    f"lab {self.name} is up already ({run_dir})",
-                    f"linkpass lab down {self.name}, or give another --name",
-                )
-            remove(stored.name, run_dir)
-            yield "took away what an earlier build had left half-done"
-
-
-def remove(name: str, run_dir: Path | None = None) -> bool:
-    """End a lab by its name: works from its state, its registration, or its namespaces' prefix alone.
-
-    False when there was nothing of it."""
-    _check_name(name)
-    need_root()
-    run_dir = state.find(name) or run_dir or (RUNS / name).absolute()
-    try:
-        stored = state.read(run_dir / "state.json", State)
-    except LabError:
-        stored = None  # written by another version: the prefix must do
-    if stored is not None and stored.name != name:
-        raise LabError(f"{run_dir} belongs to lab {stored.name}, not to {name}")
-    if stored is not None and stored.phase == "building" and stored.builder[0] != os.getpid():
-        _outwait(stored)
-    left = state.namespaces_left(name, stored)
-    victims = [(one.pid, one.started) for one in processes.recorded(run_dir)]
-    faults = state.read(run_dir / "faults.json", state.Faults) if stored is not None else None
-    victims += [record.driver for record in (faults.active if faults else ()) if record.driver is not None]
-    inodes = [inode for one in left if (inode := namespace.inode_of(one)) is not None]
-    victims += [one for found in processes.in_namespaces(inodes).values() for one in found]
-    processes.end(one for one in dict.fromkeys(victims) if one[0] != os.getpid())
-    for one in left:
-        namespace.remove(one)
-    for file in ("state.json", "faults.json", "lock"):
-        (run_dir / file).unlink(missing_ok=True)
-    shutil.rmtree(run_dir / "pids", ignore_errors=True)
-    for log in run_dir.glob("flap-*.log"):
-        log.unlink()
-    with suppress(OSError):
-        run_dir.rmdir()  # what daemons and jobs have written stays
-    state.forget(name)
-    return bool(left) or stored is not None
-
-
-def _outwait(stored: State, patience_s: float = 10.0) -> None:
-    """Wait for another process that is building this lab: it is done in a second, or dead already."""
-    pid, started = stored.builder
-    deadline = time.monotonic() + patience_s
-    while processes.start_time(pid) == started:
-        now = state.read((state.find(stored.name) or Path()) / "state.json", State)
-        if now is None or now.phase == "up":
-            return
-        if time.monotonic() > deadline:
-            raise LabError(
-                f"lab {stored.name} is being built by process {pid}", "wait for it, or end it, then try again"
-            )
-        time.sleep(0.05)
-
-
-def need_root() -> None:
-    if os.geteuid() != 0:
-        raise LabError("the lab makes network namespaces and needs root", "sudo linkpass lab …")
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", name):
-        raise LabError(f"lab name {name!r}: expected up to 41 letters, digits, dots, dashes, underscores", "--name try")

@@ -15,12 +15,13 @@ from lab.netns import state
 
 class Process(msgspec.Struct, frozen=True):
     """A process started in the lab. `started`: its start time in clock ticks since boot (`/proc/PID/stat`, field 22),
-    which tells it from a later one of the same pid."""
+    which tells it from a later one of the same pid; `boot`: the boot that those ticks count from."""
 
     pid: int
     started: int
     node: str
     argv: tuple[str, ...] = ()
+    boot: str = ""
 
 
 def start_time(pid: int) -> int | None:
@@ -41,8 +42,16 @@ def state_letter(pid: int) -> str:
         return ""
 
 
-def record(run_dir: Path, process: Process) -> None:
-    state.write(run_dir / "pids" / str(process.pid), process)
+def record(run_dir: Path, pid: int, node: str, argv: tuple[str, ...] = ()) -> bool:
+    """Remember a process as the lab's. False when it has ended already."""
+    started = start_time(pid)
+    if started is not None:
+        state.write(run_dir / "pids" / str(pid), Process(pid, started, node, argv, boot_id()))
+    return started is not None
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def recorded(run_dir: Path) -> list[Process]:
@@ -58,7 +67,7 @@ def recorded(run_dir: Path) -> list[Process]:
         process = state.read(file, Process)
         if process is None:
             continue
-        if start_time(process.pid) == process.started:
+        if start_time(process.pid) == process.started and process.boot == boot_id():
             found.append(process)
         else:
             file.unlink(missing_ok=True)

@@ -16,12 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from lab.netns import namespace
+from linkpass.wire import rtnl
 
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x01, 0x04, 0x300
-NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
-
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_HEADER = struct.Struct("=IHHII")
 _BATCH_BYTES = 32_000  # below the default send buffer, so that a batch is one datagram and one system call
 _SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK = 270, 11, 10, 12
 _NLM_F_CAPPED, _NLM_F_ACK_TLVS = 0x100, 0x200
@@ -79,8 +75,8 @@ class Session:
             sent, end = bytearray(), start
             while end < len(requests) and (not sent or len(sent) + len(requests[end].body) < _BATCH_BYTES):
                 request = requests[end]
-                flags = NLM_F_REQUEST | NLM_F_ACK | request.flags
-                sent += self._message(request.type, flags, request.body, self._sequence + 1 + end - start)
+                flags = rtnl.F_REQUEST | rtnl.F_ACK | request.flags
+                sent += rtnl.message(request.type, flags, self._sequence + 1 + end - start, request.body)
                 end += 1
             first = self._sequence + 1
             self._sequence += end - start
@@ -88,22 +84,21 @@ class Session:
             self._read_acks(requests[start:end], first)
             start = end
 
-    def dump(self, kind: int, body: bytes) -> list[tuple[int, bytes]]:
-        """Everything of one kind: (message type, body) of each answer."""
+    def dump(self, kind: int, body: bytes) -> list[bytes]:
+        """Everything of one kind: the body of each answer."""
         self._sequence += 1
-        self._sock.send(self._message(kind, NLM_F_REQUEST | NLM_F_DUMP, body, self._sequence))
-        answers: list[tuple[int, bytes]] = []
+        self._sock.send(rtnl.message(kind, rtnl.F_REQUEST | rtnl.F_DUMP, self._sequence, body))
+        answers: list[bytes] = []
         while True:
             data = self._sock.recv(1 << 18)
-            for answer, _flags, sequence, payload in _messages(data):
-                if sequence != self._sequence:
+            for answer in rtnl.messages(data):
+                if answer.seq != self._sequence:
                     continue
-                if answer == _NLMSG_DONE:
+                if answer.kind == rtnl.NLMSG_DONE:
                     return answers
-                if answer == _NLMSG_ERROR:
-                    code = -int(struct.unpack_from("=i", payload)[0])
-                    raise KernelError(code, f"dump of message type {kind}: {os.strerror(code)}")
-                answers.append((answer, payload))
+                if answer.kind == rtnl.NLMSG_ERROR:
+                    raise KernelError(answer.error, f"dump of message type {kind}: {os.strerror(answer.error)}")
+                answers.append(answer.body)
 
     @property
     def _sock(self) -> socket.socket:
@@ -111,23 +106,18 @@ class Session:
             raise RuntimeError("Session.open() was not called")
         return self._socket
 
-    @staticmethod
-    def _message(kind: int, flags: int, body: bytes, sequence: int) -> bytes:
-        message = _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
-        return message + b"\0" * (-len(message) % 4)
-
     def _read_acks(self, requests: Sequence[Request], first: int) -> None:
         refused: KernelError | None = None
         waiting = len(requests)
         while waiting:
-            for kind, flags, sequence, payload in _messages(self._sock.recv(1 << 18)):
-                if kind != _NLMSG_ERROR or not first <= sequence < first + len(requests):
+            for answer in rtnl.messages(self._sock.recv(1 << 18)):
+                if answer.kind != rtnl.NLMSG_ERROR or not first <= answer.seq < first + len(requests):
                     continue
                 waiting -= 1
-                code = -int(struct.unpack_from("=i", payload)[0])
-                request = requests[sequence - first]
+                code = answer.error
+                request = requests[answer.seq - first]
                 if code and code not in request.allow and refused is None:
-                    words = _extended_ack(flags, payload) or os.strerror(code)
+                    words = _extended_ack(answer.flags, answer.body) or os.strerror(code)
                     name = errno.errorcode.get(code, str(code))
                     refused = KernelError(code, f"{request.what or f'message {request.type}'}: {words} ({name})")
         if refused is not None:
@@ -148,28 +138,11 @@ def open_socket(groups: int = 0) -> socket.socket:
     return sock
 
 
-def _messages(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    found, offset = [], 0
-    while offset + _HEADER.size <= len(data):
-        length, kind, flags, sequence, _port = _HEADER.unpack_from(data, offset)
-        if length < _HEADER.size:
-            break
-        found.append((kind, flags, sequence, data[offset + _HEADER.size : offset + length]))
-        offset += (length + 3) & ~3
-    return found
-
-
 def _extended_ack(flags: int, payload: bytes) -> str:
     """The kernel's own sentence about an error (NLMSGERR_ATTR_MSG), empty when it gave none."""
     if not flags & _NLM_F_ACK_TLVS:
         return ""
     length = int(struct.unpack_from("=I", payload, 4)[0])
-    offset = 4 + (_HEADER.size if flags & _NLM_F_CAPPED else (length + 3) & ~3)
-    while offset + 4 <= len(payload):
-        size, kind = struct.unpack_from("=HH", payload, offset)
-        if size < 4:
-            break
-        if kind == 1:
-            return payload[offset + 4 : offset + size].rstrip(b"\0").decode(errors="replace")
-        offset += (size + 3) & ~3
-    return ""
+    offset = 4 + (16 if flags & _NLM_F_CAPPED else (length + 3) & ~3)
+    words = dict(rtnl.attributes(payload, offset)).get(1, b"")
+    return words.rstrip(b"\0").decode(errors="replace")

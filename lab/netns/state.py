@@ -14,9 +14,9 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,9 @@ from lab.netns import namespace
 from topology.model import Fabric, Link, Node
 
 REGISTRY = Path("/run/linkpass-lab")
+RUNS = Path("build/lab")
+"""Where run directories lie when nothing else is said, from the current directory."""
+
 VERSION = 1
 
 
@@ -114,10 +117,19 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not stored")
 
 
+def make_lock(run_dir: Path) -> None:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "lock").touch()
+
+
+def locked(run_dir: Path) -> AbstractContextManager[None]:
+    """Hold the lab's lock: one process or thread at a time changes its faults. FileNotFoundError: the lab is gone."""
+    return _held(open(run_dir / "lock", "r+b"))
+
+
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Hold the lab's lock: one process or thread at a time changes its faults."""
-    with open(run_dir / "lock", "w") as file:
+def _held(file: BinaryIO) -> Iterator[None]:
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

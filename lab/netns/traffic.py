@@ -54,7 +54,7 @@ def read_counters(session: Session, index: Mapping[str, int], lab: Plan, at_s: f
 
     What a wire device receives came from its node; what it sends goes to that node."""
     stats: dict[int, tuple[int, int, int, int]] = {}
-    for _kind, body in session.dump(RTM_GETSTATS, struct.pack("=BxxxII", 0, 0, 1 << _IFLA_STATS_LINK_64 - 1)):
+    for body in session.dump(RTM_GETSTATS, struct.pack("=BxxxII", 0, 0, 1 << _IFLA_STATS_LINK_64 - 1)):
         (number,) = struct.unpack_from("=I", body, 4)
         length, kind = struct.unpack_from("=HH", body, 12)
         if kind & 0x3FFF == _IFLA_STATS_LINK_64 and length >= 36:

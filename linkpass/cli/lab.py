@@ -63,7 +63,7 @@ def up(file: Path, name: str | None, run_dir: Path | None, *, as_json: bool) -> 
 @name_option
 def down(lab_name: str, name: str | None) -> None:
     """Take a lab away: its processes, namespaces and state, whatever state it is in."""
-    from lab.netns.lab import remove
+    from lab.netns.removal import remove
 
     with told():
         called = name or name_of(lab_name)
@@ -246,7 +246,8 @@ def name_of(lab: str) -> str:
 
 
 def load(lab: str, name: str | None) -> NetnsLab:
-    from lab.netns.lab import NetnsLab, need_root
+    from lab.netns.lab import NetnsLab
+    from lab.netns.removal import need_root
 
     need_root()
     return NetnsLab.load(name or name_of(lab))

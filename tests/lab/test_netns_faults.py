@@ -19,7 +19,8 @@ from lab.faults import Flap, directions_of, parse
 from lab.netns import processes, repair
 from lab.netns.breaker import ActiveFault
 from lab.netns.lab import NetnsLab
-from lab.netns.session import Session
+from lab.netns.session import Request, Session
+from linkpass.wire import rtnl
 
 pytestmark = pytest.mark.netns
 
@@ -248,23 +249,15 @@ def whole_tables(lab: NetnsLab, node: str) -> tuple[set[int], object, set[tuple[
 
 
 def test_repair_leaves_foreign_objects_alone(whole: NetnsLab) -> None:
-    from lab.netns import messages
-
     with Session(whole.namespace("host1")) as session:
-        index = repair.ports(session)["eth2"][0]
-        gateway = next(w for w in whole.plan.wires if w.link == "host1-leaf2").b.v6
-        request = messages.add_nexthop(0x4C500001, 6, index, gateway)
-        foreign = request.body[:2] + bytes([76]) + request.body[3:]
-        session.apply([messages.Request(request.type, request.flags, foreign, "ours")])
+        index, _ = repair.ports(session)["eth2"]
+        ours = rtnl.next_hop(0x4C500001, index, whole.plan.wires_of("host1")[1].b.v6, 76)
+        session.apply([Request(rtnl.RTM_NEWNEXTHOP, rtnl.F_CREATE, ours, "ours")])
         with broken(whole, "carrier:host1-leaf1"):
             pass
-        found = [
-            int.from_bytes(messages.attributes(body, 8)[1], "little")
-            for _, body in session.dump(messages.RTM_GETNEXTHOP, bytes(8)) if body[2] == 76
-        ]  # fmt: skip
-        assert found == [0x4C500001]
-        delete = bytes([0, 0, 0, 0, 0, 0, 0, 0]) + messages.u32(1, 0x4C500001)
-        session.apply([messages.Request(105, 0, delete, "delete it")])
+        hops = map(rtnl.parse_next_hop, session.dump(rtnl.RTM_GETNEXTHOP, bytes(8)))
+        assert [hop.id for hop in hops if hop.protocol == 76] == [0x4C500001]
+        session.apply([Request(rtnl.RTM_DELNEXTHOP, 0, rtnl.next_hop_id(0x4C500001), "delete it")])
 
 
 @pytest.mark.parametrize("text", ["dead:spine1", "dead:spine1:silent"])

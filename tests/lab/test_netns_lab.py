@@ -10,15 +10,19 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from talk import Talk, left_of, until
 
 from lab.errors import LabError
+from lab.faults import parse
 from lab.netns import messages, namespace, processes, repair, state
-from lab.netns.lab import NetnsLab, remove
+from lab.netns.lab import NetnsLab
+from lab.netns.removal import remove
 from lab.netns.session import Session
+from linkpass.wire import rtnl
 from topology.model import Fabric
 
 LAB_FILES = Path(__file__).parents[2] / "lab"
@@ -113,8 +117,8 @@ def test_switches_answer_traces_with_their_loopback(whole: NetnsLab) -> None:
 def test_ports_are_plain_ethernet_with_permanent_neighbours(whole: NetnsLab) -> None:
     with Session(whole.namespace("leaf1")) as session:
         table = repair.ports(session)
-        neighbours = session.dump(30, b"\x00" * 12)
-        states = [int.from_bytes(body[8:10], sys.byteorder) for _, body in neighbours]
+        neighbours = session.dump(rtnl.RTM_GETNEIGH, bytes(12))
+        states = [int.from_bytes(body[8:10], sys.byteorder) for body in neighbours]
     ports = [name for name in table if name not in ("lo", "lo0")]
     assert len(ports) == 4 and all(table[name][1] for name in ports), table
     assert states.count(0x80) == 8, "one permanent neighbour per port and family"
@@ -153,7 +157,8 @@ def test_a_pid_that_was_used_again_is_left_alone(tmp_path: Path) -> None:
         processes.end([(bystander.pid, started)])
         assert bystander.wait(5) == -signal.SIGKILL
     assert processes.start_time(bystander.pid) is None
-    processes.record(tmp_path, processes.Process(bystander.pid, started, "host1"))
+    process = processes.Process(bystander.pid, started, "host1", boot=processes.boot_id())
+    state.write(tmp_path / "pids" / str(bystander.pid), process)
     assert processes.recorded(tmp_path) == [] and not list((tmp_path / "pids").iterdir())
 
 
@@ -229,7 +234,7 @@ def test_what_a_killed_builder_leaves_is_taken_away(method: str, by: str, leaf_s
     with NetnsLab(leaf_spine, name=name, run_dir=tmp_path) as lab:
         try:
             if by == "up":
-                assert any("half-done" in note for note in lab.up().notes)
+                assert any("earlier build" in note for note in lab.up().notes)
                 with Talk(lab, "host1", "host4") as talk:
                     assert talk.say(LABELS) == talk.hear(len(LABELS))
         finally:
@@ -256,3 +261,35 @@ def test_messages_are_what_the_kernel_took(whole: NetnsLab) -> None:
     for node in whole.plan.nodes:
         assert whole.repair_routes(node) == 0
     assert messages.PROTOCOL == 186
+
+
+def test_one_directory_is_not_given_to_two_labs(whole: NetnsLab) -> None:
+    with pytest.raises(LabError, match=f"lab {whole.name} is up already"):
+        NetnsLab(whole.fabric, name=f"tlo{os.getpid()}", run_dir=whole.run_dir).up()
+    remove(f"tlo{os.getpid()}", whole.run_dir)
+    with Talk(whole, "host1", "host4") as talk:
+        assert talk.say(LABELS) == talk.hear(len(LABELS))
+
+
+def test_a_build_that_the_kernel_refuses_leaves_nothing(
+    leaf_spine: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lab.netns import build
+
+    monkeypatch.setattr(build, "MTU", 10)
+    lab = NetnsLab(leaf_spine, name=f"tlm{os.getpid()}", run_dir=tmp_path / "run")
+    with pytest.raises(OSError, match="veth w0a - eth1"):
+        lab.up()
+    assert not left_of(lab.name) and state.find(lab.name) is None and not (tmp_path / "run").exists()
+
+
+def test_a_lab_taken_down_by_somebody_else_ends_its_flaps_quietly(leaf_spine: Fabric, tmp_path: Path) -> None:
+    with NetnsLab(leaf_spine, name=f"tlq{os.getpid()}", run_dir=tmp_path / "run") as lab:
+        lab.up()
+        flap = lab.fault(parse("flap:leaf1-spine1:50hz", leaf_spine))
+        remove(lab.name)
+        flap.undo()
+        with pytest.raises(LabError, match="is not up"):
+            lab.fault(parse("blackhole:leaf1-spine1", leaf_spine))
+    assert until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("flap")])
+    assert not (tmp_path / "run").exists()
