@@ -61,7 +61,7 @@ def sample_view() -> dict[str, Any]:
             {"id": "host1>leaf1", "state": "up", "why": "", "penalty": 0.0, "drained": False, "moved_at_s": None},
             {
                 "id": "leaf1>spine1", "state": "down", "why": "blackhole on 2 of 2 paths [eth1]", "penalty": 1000.0,
-                "drained": False, "moved_at_s": 3700.0,
+                "drained": False, "moved_at_s": 3700.0, "cause": "host1-1",
             },
             {
                 "id": "leaf1>spine2", "state": "up", "why": "asked for", "penalty": 0.0, "drained": True,
@@ -85,7 +85,8 @@ def sample_view() -> dict[str, Any]:
         ],
         "probes": {
             "sent": 1000, "heard": 990, "refused": {"bad_mac": 3, "truncated": 1, "replayed": 0},
-            "budget_packets_per_s": 2000, "late": 2,
+            "budget_packets_per_s": 2000, "lost": 12, "late": 1, "unsent": 4, "daemon_late": 2, "overflows": 0,
+            "stretch": 1.2,
         },
         "steering": [
             {
@@ -98,6 +99,8 @@ def sample_view() -> dict[str, Any]:
             },
         ],
         "notes": ["probes to fd00:ff::3 are filtered: nft add rule inet filter input tcp dport 3785 accept"],
+        "verdicts": ["link leaf1>spine1"],
+        "first_verdict_s": 0.4,
         "moves": 4,
         "cpu_s": 12.5,
         "rss_bytes": 50_000_000,

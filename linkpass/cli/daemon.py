@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,6 +12,7 @@ import click
 from linkpass.cli.common import (
     DEFAULT_CONFIG,
     NotPermittedError,
+    TroubleError,
     WrongInputError,
     config_option,
     json_option,
@@ -32,17 +35,35 @@ def run(config_path: Path | None, mode: str | None) -> None:
     config, path = load_config(config_path)
     if mode:
         config = msgspec.structs.replace(config, mode=mode)
-    from linkpass import app
+    from linkpass.app import main as run_daemon
+
+    with _told_in_one_line():
+        sys.exit(run_daemon(config, path))
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What keeps a daemon from starting is one line with the next step, however deep a task group has wrapped it."""
     from linkpass.config import ConfigError
     from linkpass.edges.control import ControlError
 
     try:
-        status = app.main(config, path)
-    except (ConfigError, ControlError) as error:
-        raise WrongInputError(str(error)) from None
-    except PermissionError as error:
-        raise NotPermittedError(f"not permitted: {error}", "run as root") from None
-    sys.exit(status or 0)
+        yield
+    except (ConfigError, ControlError, OSError, ExceptionGroup) as error:
+        cause = _innermost(error)
+        if isinstance(cause, (ConfigError, ControlError)):
+            raise WrongInputError(str(cause)) from None
+        if isinstance(cause, PermissionError):
+            raise NotPermittedError(f"not permitted: {cause}", "run as root") from None
+        if isinstance(cause, OSError):
+            raise TroubleError(str(cause)) from None
+        raise
+
+
+def _innermost(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 @click.command("check-config", epilog="Example: linkpass check-config --config ./linkpass.toml")
@@ -85,12 +106,10 @@ def cleanup(config_path: Path | None, *, as_json: bool) -> None:
     Needed only after a daemon was killed: `linkpass run` does the same at its start.
     """
     config, _ = load_config(config_path)
-    from linkpass import app
+    from linkpass.app import cleanup as clean_up
 
-    try:
-        done = app.cleanup(config)
-    except PermissionError as error:
-        raise NotPermittedError(f"not permitted: {error}", "run as root") from None
+    with _told_in_one_line():
+        done = clean_up(config)
     if as_json:
         print_json({"done": done})
         return

@@ -89,6 +89,9 @@ def _head(view: Row) -> list[RenderableType]:
     for rung, state in (view.get("rungs") or {}).items():
         armed = word("armed" if state.get("armed") else "off")
         lines.append(Text.assemble(f"rung {rung} ", armed, f": {state['why']}" if state.get("why") else ""))
+    verdicts = view.get("verdicts") or ()
+    if verdicts:
+        lines.append(Text(f"blamed: {', '.join(verdicts)}", "red"))
     return [*lines, ""]
 
 
@@ -122,7 +125,7 @@ def _peers(view: Row, *, everything: bool) -> RenderableType | None:
         state = word("silent" if row.get("silent") else "active" if row.get("active") else "known")
         said = Text(" ").join(Text.assemble(f"{count} ", word(key)) for key, count in evidence.items()) or word("-")
         rungs = " ".join(key.removeprefix("rung") for key in sorted(able) if key.startswith("rung") and able[key])
-        why = able.get("why", "")
+        why = row.get("filtered") or able.get("why", "")
         rows.append(
             (row.get("name") or row["address"], row["address"], state, said, seconds(row.get("stale_s")), rungs, why)
         )
@@ -140,10 +143,16 @@ def _links(view: Row, *, everything: bool) -> RenderableType | None:
     if not shown:
         return Text(f"{len(every)} directions of links known, all up")
     rows = [
-        (row["id"], word("drained" if row.get("drained") else row.get("state")), _penalty(row), row.get("why", ""))
+        (
+            row["id"],
+            word("drained" if row.get("drained") else row.get("state")),
+            _penalty(row),
+            row.get("cause"),
+            row.get("why", ""),
+        )
         for row in shown
     ]
-    return table(f"Links ({len(every)} directions known)", "direction", "state", "penalty", "why", rows=rows)
+    return table(f"Links ({len(every)} directions known)", "direction", "state", "penalty", "story", "why", rows=rows)
 
 
 def _namespaces(view: Row, *, everything: bool) -> RenderableType | None:
@@ -171,7 +180,7 @@ def _pids(pids: Any) -> str:
 def _steering(view: Row, *, everything: bool) -> RenderableType | None:
     rows = []
     for row in view.get("steering") or ():
-        agrees = row.get("desired") == row.get("programmed")
+        agrees = list(row.get("desired") or ()) == list(row.get("programmed") or ())
         down = row.get("stood_down")
         if not (everything or down or not agrees):
             continue
@@ -182,7 +191,8 @@ def _steering(view: Row, *, everything: bool) -> RenderableType | None:
         )
     if not rows:
         return None
-    return table("Steering", "object", "state", "wanted", "programmed", "tries", "why", rows=rows)
+    title = "Steering" if view.get("mode") == "act" else "Steering (mode is observe: what it would do)"
+    return table(title, "object", "state", "wanted", "programmed", "tries", "why", rows=rows)
 
 
 def _members(value: Any) -> str:
@@ -200,7 +210,9 @@ def _foot(view: Row) -> list[RenderableType]:
     refused = ", ".join(f"{count} {reason}" for reason, count in (probes.get("refused") or {}).items() if count)
     line = f"probes: {probes.get('sent', '-')} sent, {probes.get('heard', '-')} heard"
     line += f", refused {refused}" if refused else ""
-    line += f", late {probes['late']} times" if probes.get("late") else ""
+    line += f", lost {probes['lost']}" if probes.get("lost") else ""
+    line += f", daemon late {probes['daemon_late']} times" if probes.get("daemon_late") else ""
+    line += f", intervals stretched x{probes['stretch']:.2g}" if (probes.get("stretch") or 1) > 1.01 else ""
     moves = view.get("moves")
     return [Text(f"{line} · moves: {'-' if moves is None else moves}"), *map(Text, view.get("notes") or ())]
 

@@ -47,18 +47,20 @@ def exposition(view: Callable[[], View]) -> bytes:
 
 def _gauge(name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]) -> Iterator[Metric]:
     """One gauge; samples without a value are left out, and so is a gauge without samples."""
-    family = GaugeMetricFamily(f"linkpass_{name}", text, labels=list(labels))
-    for values, value in samples:
-        if value is not None:
-            family.add_metric(list(values), float(value))
-    if family.samples:
-        yield family
+    return _family(GaugeMetricFamily(f"linkpass_{name}", text, labels=list(labels)), samples)
 
 
 def _counter(name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]) -> Iterator[Metric]:
-    family = CounterMetricFamily(f"linkpass_{name}", text, labels=list(labels))
+    return _family(CounterMetricFamily(f"linkpass_{name}", text, labels=list(labels)), samples)
+
+
+def _family(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[Sample]) -> Iterator[Metric]:
+    """Two samples of one name would make Prometheus refuse the whole page (two namespaces may both have an `eth1`):
+    the first one stays."""
+    seen = set()
     for values, value in samples:
-        if value is not None:
+        if value is not None and values not in seen:
+            seen.add(values)
             family.add_metric(list(values), float(value))
     if family.samples:
         yield family
@@ -75,6 +77,10 @@ def _daemon(view: View) -> Iterator[Metric]:
     yield from _counter("cpu_seconds", "Processor time that the daemon has used.", (), [((), view.get("cpu_s"))])
     yield from _gauge("resident_memory_bytes", "Memory that the daemon holds.", (), [((), view.get("rss_bytes"))])
     yield from _counter("moves", "Times that traffic was moved to another path.", (), [((), view.get("moves"))])
+    verdict = [(tuple(text.partition(" ")[::2]), 1) for text in view.get("verdicts") or ()]
+    yield from _gauge("verdict", "1 for each element that is blamed now.", ("kind", "element"), verdict)
+    first = [((), view.get("first_verdict_s"))]
+    yield from _gauge("first_verdict_seconds", "From the start to the first verdict on a path.", (), first)
     rungs = [((str(rung),), state.get("armed")) for rung, state in (view.get("rungs") or {}).items()]
     yield from _gauge("rung_armed", "1 when a rung of the ladder can be used on this host.", ("rung",), rungs)
 
@@ -162,14 +168,25 @@ def _probes(view: View) -> Iterator[Metric]:
     yield from _counter("probes_heard", "Valid probes heard from peers.", (), [((), probes.get("heard"))])
     refused = [((str(reason),), count) for reason, count in (probes.get("refused") or {}).items()]
     yield from _counter("probes_refused", "Probes that were refused, by reason.", ("reason",), refused)
-    yield from _counter("late", "Times that the daemon itself was late.", (), [((), probes.get("late"))])
+    yield from _counter("probes_lost", "Probes that a peer has not heard.", (), [((), probes.get("lost"))])
+    late = [((), probes.get("late"))]
+    yield from _counter("probes_late", "Probes heard after they were counted as lost.", (), late)
+    unsent = [((), probes.get("unsent"))]
+    yield from _counter("probes_unsent", "Probes that an unusable uplink did not take: not losses.", (), unsent)
+    starved = [((), probes.get("daemon_late"))]
+    yield from _counter("daemon_late", "Times that the daemon itself ran late and judged nothing.", (), starved)
+    overflows = [((), probes.get("overflows"))]
+    yield from _counter("probe_overflows", "Times that the daemon's own receive ring overflowed.", (), overflows)
+    stretch = [((), probes.get("stretch"))]
+    text = "By what probing is slower than configured, to keep its budget."
+    yield from _gauge("probe_interval_stretch_ratio", text, (), stretch)
     budget = [((), probes.get("budget_packets_per_s"))]
     yield from _gauge("probe_budget_packets_per_second", "Most probes that this host may send.", (), budget)
 
 
 def _steering(view: View) -> Iterator[Metric]:
     rows = [((row["object"],), row) for row in _rows(view, "steering")]
-    agree = [(name, row.get("desired") == row.get("programmed")) for name, row in rows]
+    agree = [(name, list(row.get("desired") or ()) == list(row.get("programmed") or ())) for name, row in rows]
     text = "1 when the kernel holds what was wanted of a steering object."
     yield from _gauge("steering_programmed", text, ("object",), agree)
     down = [(name, bool(row.get("stood_down"))) for name, row in rows]

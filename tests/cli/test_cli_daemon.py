@@ -47,10 +47,14 @@ def test_status_for_people(desk: Desk, linkpass: Linkpass) -> None:
         "no carrier; held down by damping",
         "blackhole on 2 of 2 paths [eth1]",
         "6 good 2 blackhole",
+        "blamed: link leaf1>spine1",
+        "host1-1",
+        "· moves: 4",
         "not in netns",
         "stood down",
         "systemd-networkd removed it",
-        "probes: 1000 sent, 990 heard, refused 3 bad_mac, 1 truncated, late 2 times · moves: 4",
+        "probes: 1000 sent, 990 heard, refused 3 bad_mac, 1 truncated, lost 12, daemon late 2 times, intervals",
+        "intervals stretched x1.2",
         "probes to fd00:ff::3 are filtered",
     ):
         assert text in result.output

@@ -40,6 +40,8 @@ def test_values() -> None:
     assert found["linkpass_path_worst_loss_ratio", (PEERS[0], "eth1")] == 1.0
     assert found["linkpass_peer_steerable", ("host2", PEERS[0], "1")] == 1
     assert found["linkpass_probes_refused_total", ("bad_mac",)] == 3
+    assert found["linkpass_verdict", ("leaf1>spine1", "link")] == 1
+    assert found["linkpass_daemon_late_total", ()] == 2
     assert found["linkpass_steering_programmed", ("group all",)] == 0
     assert found["linkpass_steering_stood_down", ("group all",)] == 1
 
@@ -58,6 +60,13 @@ def test_series_do_not_grow_with_labels() -> None:
     few = len(samples(view))
     view["paths"] += [path_row(PEERS[0], "eth1", label, "good", ["leaf1"]) for label in range(500)]
     assert len(samples(view)) == few
+
+
+def test_one_name_in_two_namespaces_does_not_spoil_the_page() -> None:
+    view = sample_view()
+    once = samples(view)
+    view["uplinks"] += view["uplinks"]
+    assert samples(view) == once
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
