@@ -27,6 +27,8 @@ TCP_RTO_MAX_MS = 44
 TCP_RTO_MIN_US = 45
 SEARCH_S = 0.004
 """How long one poll may look for owners; the rest is looked through by the next ones."""
+MOST_RTO_MIN_US = 200_000
+"""The kernel's own least timeout."""
 _SO_COOKIE = 57
 _SYS_PIDFD_GETFD = 438
 _NAMES = {TCP_RTO_MIN_US: "TCP_RTO_MIN_US", TCP_RTO_MAX_MS: "TCP_RTO_MAX_MS"}
@@ -77,7 +79,7 @@ class TcpTimerEdge:
         self._undo = undo
         self._asked = {TCP_RTO_MIN_US: rto_min_us, TCP_RTO_MAX_MS: rto_max_ms}
         self._wanted: dict[int, int] = {}
-        """Option -> the value that the kernel makes of what was asked for (it rounds up to its clock's ticks)."""
+        """Option -> the value that the kernel makes of what was asked for (it knows whole ticks, at least two)."""
         self._tuned: dict[int, _Tuned] = {}
         self._refused: dict[int, str] = {}
         self._search: Iterator[tuple[int, Holder] | None] | None = None
@@ -90,8 +92,7 @@ class TcpTimerEdge:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as own:
             for option, value in self._asked.items():
                 try:
-                    _set(own.fileno(), option, value)
-                    self._wanted[option] = _get(own.fileno(), option)
+                    self._wanted[option] = _least(own.fileno(), option, value)
                 except OSError as error:
                     self._why = f"{_NAMES[option]} {value}: {error.strerror}"
                     if error.errno in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
@@ -157,8 +158,8 @@ class TcpTimerEdge:
             # not synced: a socket does not survive the machine either
             numbers = self._undo.note(KIND, changes, sync=False) if changes else []
             with _Borrowed(holder, inode, cookie) as fd:
-                for option in todo:
-                    _set(fd, option, self._asked[option])
+                for option, value in todo.items():
+                    _set(fd, option, value)
         except LostError:
             self._undo.done(numbers)  # gone meanwhile, or it is found elsewhere by the next search
         except OSError as error:
@@ -337,6 +338,18 @@ def _get(fd: int, option: int) -> int:
     if _libc().getsockopt(fd, socket.IPPROTO_TCP, option, ctypes.byref(number), ctypes.byref(size)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return number.value
+
+
+def _least(fd: int, option: int, value: int) -> int:
+    """Set the least value from `value` on that the kernel takes; what it makes of it. At 100 Hz that is 20 ms."""
+    while True:
+        try:
+            _set(fd, option, value)
+            return _get(fd, option)
+        except OSError as error:
+            if error.errno != errno.EINVAL or option != TCP_RTO_MIN_US or value >= MOST_RTO_MIN_US:
+                raise
+        value += 1000
 
 
 def _cookie_of(fd: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -44,20 +45,18 @@ class TwoUplinks:
                     with open(f"/proc/sys/net/{path}", "w") as file:
                         file.write(str(value))
         far = ["link set lo up"]
-        host = ["link set lo up", f"addr add {OWN6}/128 dev lo", f"addr add {OWN4}/32 dev lo"]
+        host = ["link set lo up", f"addr add {OWN6}/128 dev lo nodad", f"addr add {OWN4}/32 dev lo"]
+        self.ip(self.host, *(f"link add eth{n} up type veth peer name p{n} netns {self.far}" for n in range(1, 3)))
         for number, uplink in enumerate(UPLINKS, start=1):
             host += [
-                f"link add {uplink} type veth peer name p{number} netns {self.far}",
-                f"link set {uplink} up",
-                f"addr add fd02:1:{number}::a/64 dev {uplink}",
+                f"addr add fd02:1:{number}::a/64 dev {uplink} nodad",
                 f"addr add 10.125.{number}.0/31 dev {uplink}",
             ]
             far += [
-                f"link set p{number} up",
-                f"addr add fd02:1:{number}::b/64 dev p{number}",
+                f"addr add fd02:1:{number}::b/64 dev p{number} nodad",
                 f"addr add 10.125.{number}.1/31 dev p{number}",
             ]
-        far += [f"addr add {address}/128 dev lo" for address in (PEER6, OTHER6, OUTSIDE6)]
+        far += [f"addr add {address}/128 dev lo nodad" for address in (PEER6, OTHER6, OUTSIDE6)]
         far += [
             f"addr add {PEER4}/32 dev lo",
             f"route add {OWN6}/128 nexthop via fd02:1:1::a nexthop via fd02:1:2::a",
@@ -70,8 +69,16 @@ class TwoUplinks:
             f"route add {PREFIX4} metric {METRIC} src {OWN4}"
             " nexthop via 10.125.1.1 dev eth1 nexthop via 10.125.2.1 dev eth2",
         ]
-        self.ip(self.host, *host)
+        self.ip(self.far, *(f"link set p{n} up" for n in range(1, 3)))
+        self.settled()
         self.ip(self.far, *far)
+        self.ip(self.host, *host)
+
+    def settled(self) -> None:
+        """Wait until both uplinks have their carrier: the kernel tells itself of it a moment later."""
+        until_s = time.monotonic() + 10
+        while "NO-CARRIER" in (shown := self.show(self.host, "link")) or shown.count("state UP") < 2:
+            assert time.monotonic() < until_s
 
     def down(self) -> None:
         for name in (self.host, self.far):
