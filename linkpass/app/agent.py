@@ -289,7 +289,9 @@ class Agent:
                     edge.set_uplink(info.name, info.index, info.mac, gateway_mac)
                 except OSError as error:
                     logger.warning("uplink cannot be probed", uplink=info.name, error=str(error))
-            else:
+            elif edge is self.probes or not info.present:
+                # The traces' socket stays open without carrier: closing it waits for the kernel (an RCU grace period,
+                # 10 to 20 ms), and this is the moment when traffic has to be moved.
                 edge.drop_uplink(info.name)
 
     def _on_data(self, peer: str, grown_bytes: int) -> None:

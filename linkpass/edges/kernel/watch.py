@@ -283,11 +283,11 @@ class WatchEdge:
         if told == info:
             return
         self._told[name] = info
-        self._on_uplink(info)
         if not info.present and told is not None and told.present:
             self._emit(UplinkGone(uplink=name))
         elif told is None or told.usable != info.usable or told.speed_bps != info.speed_bps:
             self._emit(UplinkState(uplink=name, usable=info.usable, why=info.why(), speed_bps=info.speed_bps))
+        self._on_uplink(info)
 
 
 def _process(port_id: int) -> str:
