@@ -93,12 +93,12 @@ class KernelLab:
 
     def restore_routes(self) -> None:
         """What a routing daemon does when a carrier has come back."""
-        with IPRoute(netns=self.host) as host:
-            for prefix, source, gateways in ((PREFIX6, HOST6, GATEWAY6), (PREFIX4, HOST4, GATEWAY4)):
-                hops = [{"gateway": g, "oif": host.link_lookup(ifname=d)[0]} for d, g in gateways.items()]
-                host.route("replace", dst=prefix, multipath=hops, prefsrc=source, priority=KERNEL_METRIC)
+        for prefix, source, gateways in ((PREFIX6, HOST6, GATEWAY6), (PREFIX4, HOST4, GATEWAY4)):
+            hops = [word for device, gateway in gateways.items() for word in ("nexthop", "via", gateway, "dev", device)]
+            family = "-6" if ":" in prefix else "-4"
+            with inside(self.host):
+                ip(family, "route", "replace", prefix, "src", source, "metric", str(KERNEL_METRIC), *hops)
 
     def carrier(self, device: str, *, on: bool) -> None:
-        with IPRoute(netns=self.router) as router:
-            (index,) = router.link_lookup(ifname=FAR_END[device])
-            router.link("set", index=index, state="up" if on else "down")
+        with inside(self.router):
+            ip("link", "set", "dev", FAR_END[device], "up" if on else "down")
