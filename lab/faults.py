@@ -67,7 +67,7 @@ class Loss(Fault, frozen=True):
 
 
 class Bucket(Fault, frozen=True):
-    """Packets whose hash falls into bucket `index` (1 … `of`) vanish: see `lab.netns.bucket` for the hash."""
+    """Packets whose hash falls into bucket `index` (1 … `of`) vanish: `lab.bucket` says which."""
 
     index: int
     of: int

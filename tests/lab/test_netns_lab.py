@@ -271,12 +271,8 @@ def test_one_directory_is_not_given_to_two_labs(whole: NetnsLab) -> None:
         assert talk.say(LABELS) == talk.hear(len(LABELS))
 
 
-def test_a_build_that_the_kernel_refuses_leaves_nothing(
-    leaf_spine: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lab.netns import build
-
-    monkeypatch.setattr(build, "MTU", 10)
+def test_a_refused_build_leaves_nothing(leaf_spine: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.netns.build.MTU", 10)  # no veth is that small
     lab = NetnsLab(leaf_spine, name=f"tlm{os.getpid()}", run_dir=tmp_path / "run")
     with pytest.raises(OSError, match="veth w0a - eth1"):
         lab.up()
