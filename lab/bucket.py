@@ -25,7 +25,7 @@ def jhash(key: bytes, seed: int) -> int:
     """The kernel's `jhash()` of a key whose length is a multiple of four (others are not needed here)."""
     if len(key) % 4 or not key:
         raise ValueError(f"expected a key of 4, 8, … bytes, got {len(key)}")
-    words = list(struct.unpack(f"<{len(key) // 4}I", key))
+    words: list[int] = list(struct.unpack(f"<{len(key) // 4}I", key))
     a = b = c = (0xDEADBEEF + len(key) + seed) & _MASK
     while len(words) > 3:
         a, b, c = (a + words[0]) & _MASK, (b + words[1]) & _MASK, (c + words[2]) & _MASK
