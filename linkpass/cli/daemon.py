@@ -51,6 +51,8 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except (ConfigError, ControlError, OSError, ExceptionGroup) as error:
         cause = _innermost(error)
+        if isinstance(cause, ControlError) and cause.denied:
+            raise NotPermittedError(str(cause)) from None
         if isinstance(cause, (ConfigError, ControlError)):
             raise WrongInputError(str(cause)) from None
         if isinstance(cause, PermissionError):
@@ -106,6 +108,10 @@ def cleanup(config_path: Path | None, *, as_json: bool) -> None:
     Needed only after a daemon was killed: `linkpass run` does the same at its start.
     """
     config, _ = load_config(config_path)
+    if not _may_administer():
+        raise NotPermittedError(
+            "cleanup needs root or CAP_NET_ADMIN: without, it could not even see all", "run as root"
+        )
     from linkpass.app import cleanup as clean_up
 
     with _told_in_one_line():
@@ -115,3 +121,10 @@ def cleanup(config_path: Path | None, *, as_json: bool) -> None:
         return
     for line in done or ["nothing of linkpass was left"]:
         click.echo(line)
+
+
+def _may_administer() -> bool:
+    """CAP_NET_ADMIN (bit 12, capabilities(7)) is among the effective capabilities."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(mask, 16) & 1 << 12)

@@ -70,6 +70,11 @@ class RefusedError(Exception):
 class ControlError(Exception):
     """The socket cannot be opened; the text names it and the next step."""
 
+    def __init__(self, text: str, *, denied: bool = False) -> None:
+        super().__init__(text)
+        self.denied = denied
+        """For want of privileges."""
+
 
 class LinkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link: str
@@ -96,7 +101,8 @@ class ControlEdge:
             listener = self._bind()
         except OSError as error:
             self._drop_lock()
-            raise ControlError(_cannot(self.path, error)) from None
+            denied = error.errno in (errno.EACCES, errno.EPERM)
+            raise ControlError(_cannot(self.path, error), denied=denied) from None
         except ControlError:
             self._drop_lock()
             raise

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,3 +107,26 @@ def test_cleanup_finds_nothing(config: Path, inside: Run) -> None:
     done = inside(*LINKPASS, "cleanup", "--json", "--config", str(config))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"done": []}
+
+
+AS_NOBODY = """
+import os, sys
+import linkpass.app, linkpass.config, linkpass.edges.control, linkpass.cli.daemon
+from linkpass.cli import main
+
+os.setresuid(65534, 65534, 65534)
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "cleanup"])
+def test_without_privileges_it_is_one_line(config: Path, inside: Run, command: str) -> None:
+    text = config.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        open_to_all = Path(folder) / "linkpass.toml"
+        open_to_all.write_text(text)
+        done = inside(sys.executable, "-c", AS_NOBODY, command, "--config", str(open_to_all))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "Traceback" not in done.stderr
+    assert "run as root" in done.stderr
