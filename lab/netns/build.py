@@ -74,6 +74,8 @@ def sysctls(node: NodePlan, kernel: Kernel) -> Iterator[tuple[str, str]]:
     yield "net/ipv6/conf/default/accept_ra", "0"
     yield "net/ipv6/conf/default/router_solicitations", "0"
     yield "net/ipv6/conf/default/addr_gen_mode", "1"  # no link-local addresses: fewer packets at rest
+    # Multicast listeners repeat their report at once, not a second later: the lab is quiet when it is up.
+    yield "net/ipv6/conf/default/mldv2_unsolicited_report_interval", "1"
     yield "net/ipv4/conf/all/rp_filter", "0"
     yield "net/ipv4/conf/default/rp_filter", "0"
     if not node.host:

@@ -70,7 +70,7 @@ def test_blackhole_takes_both_directions_and_nobody_sees_carrier_go(whole: Netns
         used = whole.counters().since(before).directions
         for direction in ("leaf1>spine1", "spine1>leaf1"):
             assert used[direction].packets > 100 and used[direction].delivered == 0
-        assert fault.dropped() == used["leaf1>spine1"].packets + used["spine1>leaf1"].packets
+        assert 0 <= fault.dropped() - used["leaf1>spine1"].packets - used["spine1>leaf1"].packets <= 4
         assert 0 < lost < 2
     assert healed(whole)
 
@@ -94,7 +94,7 @@ def test_loss_takes_its_share_of_one_direction(whole: NetnsLab) -> None:
         # Five standard deviations of a binomial: a false alarm in 1.7 million runs.
         margin = 5 * (0.2 * 0.8 / used.packets) ** 0.5
         assert abs(fault.dropped() / used.packets - 0.2) < margin
-        assert used.packets - used.delivered == fault.dropped()
+        assert 0 <= fault.dropped() - (used.packets - used.delivered) <= 4
     assert healed(whole)
 
 
@@ -131,16 +131,19 @@ def test_bucket_on_ipv4_goes_by_ports(whole: NetnsLab) -> None:
         for _ in range(40):
             with Talk(whole, "host1", "host3", family=4) as talk:
                 talk.say([1], 2)
-                arrived += talk.hear(2, patience_s=0.02) // 2
+                arrived += talk.hear(2, patience_s=0.03) // 2
         assert 5 < arrived < 35
-        assert first.dropped() + second.dropped() == 2 * (40 - arrived)
+        # Late arrivals count as lost, and what the kernels say by themselves may fall into a bucket too.
+        assert abs(first.dropped() + second.dropped() - 2 * (40 - arrived)) <= 8
 
 
 @contextmanager
 def broken_too(lab: NetnsLab, text: str) -> Iterator[ActiveFault]:
     fault = lab.fault(parse(text, lab.fabric))
-    yield fault
-    fault.undo()
+    try:
+        yield fault
+    finally:
+        fault.undo()
 
 
 def test_faults_on_one_direction_add_up_and_come_off_in_any_order(whole: NetnsLab) -> None:
