@@ -31,7 +31,7 @@ from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
 from linkpass.edges.traces import TraceEdge
 
-POLL_S = 1.0
+TUNE_AGAIN_S = 0.02
 REFRESH_S = 20.0
 """A third of the time after which the kernel drops what we do not refresh."""
 SAME_REMOVAL_S = 0.2
@@ -61,6 +61,7 @@ class Agent:
         self.namespace = namespace
         self.journal = journal
         self.notes: list[str] = []
+        self.closed = False
         self.off: dict[int, str] = {}
         """Rungs that cannot be used here, and why."""
         self.first_verdict_s: float | None = None
@@ -132,8 +133,7 @@ class Agent:
         now_s = self._clock.now_s()
         if self._sockets is not None:
             self._sockets.poll(now_s)
-            if self._timers is not None:
-                self._timers.poll(self._sockets.sockets())
+            self._tune()
         try:
             self._watch.resolve_gateways()
             if now_s - self._refreshed_s >= REFRESH_S and self.acting:
@@ -142,8 +142,16 @@ class Agent:
         except OSError as error:
             logger.warning("refresh failed", error=str(error))
 
+    def _tune(self) -> None:
+        """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
+        if self._timers is None or self._sockets is None or self.closed:
+            return
+        if self._timers.poll(self._sockets.sockets()):
+            asyncio.get_running_loop().call_later(TUNE_AGAIN_S, self._tune)
+
     def close(self) -> None:
         """Stop, and hand the traffic back to the kernel. Safe to call after a failed `open`."""
+        self.closed = True
         if self.driver is not None:
             self.driver.close()
         for edge in (self.probes, self._traces, self._sockets):
