@@ -84,7 +84,8 @@ class ProbeEdge:
 
     def snapshot(self) -> Snapshot:
         """Everything `status` and the metrics show, as of now."""
-        return snapshot_of(self._books.peers.values(), self._books.stats, self._clock())
+        books = self._books
+        return snapshot_of(books.peers.values(), books.stats, books.boot, self._clock())
 
     # life
     def open(self) -> None:

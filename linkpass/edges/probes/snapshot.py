@@ -77,9 +77,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     peers: tuple[PeerView, ...]
     paths: tuple[PathView, ...]
     stats: ProbeStats
+    boot: int
+    """The number that this run of the daemon goes by in its packets; 0 before `open`."""
 
 
-def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, now_s: float) -> Snapshot:
+def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, boot: int, now_s: float) -> Snapshot:
     views = []
     paths = []
     for peer in peers:
@@ -105,4 +107,4 @@ def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, now_s: float) -> Snaps
                     interval_s=path.interval_s,
                 )
             )
-    return Snapshot(tuple(views), tuple(paths), msgspec.structs.replace(stats))
+    return Snapshot(tuple(views), tuple(paths), msgspec.structs.replace(stats), boot)
