@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["link", "switch", "host", "path"]
+CLEAN = 2.0
+"""A path whose losses are e**2 times likelier at the tolerated ratio than at the bad one speaks for its links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +98,21 @@ def lossy_links(counts: Sequence[Count], ok_ratio: float, bad_ratio: float, thre
     """Directions whose paths lose more than chance allows, most likely culprit first.
 
     Log-likelihood of `bad_ratio` against `ok_ratio` (Wald 1945), summed over a direction's paths; above `threshold` the
-    direction is named and its paths are taken out of the account."""
+    direction is named and its paths are taken out of the account. A direction that loses packets loses them on all its
+    paths: one of them that is as good as clean (CLEAN) acquits it, or two faults beyond it would be laid at its door."""
     lost_weight = math.log(bad_ratio / ok_ratio)
     kept_weight = math.log((1 - bad_ratio) / (1 - ok_ratio))
-    rest = list(counts)
+    rest = [(count, count.lost * lost_weight + (count.sent - count.lost) * kept_weight) for count in counts]
+    clean = {link for count, gain in rest if gain <= -CLEAN for link in count.links}
     named: list[str] = []
     while True:
         score: dict[str, float] = {}
-        for count in rest:
-            gain = count.lost * lost_weight + (count.sent - count.lost) * kept_weight
+        for count, gain in rest:
             for link in count.links:
-                score[link] = score.get(link, 0.0) + gain
+                if link not in clean:
+                    score[link] = score.get(link, 0.0) + gain
         best = max(sorted(score), key=lambda link: score[link], default="")
         if not best or score[best] < threshold:
             return named
         named.append(best)
-        rest = [count for count in rest if best not in count.links]
+        rest = [(count, gain) for count, gain in rest if best not in count.links]

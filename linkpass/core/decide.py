@@ -1,7 +1,7 @@
 """Which labels and which uplinks carry the traffic. Pure choices with their reason; the rules of the ladder live here.
 
 Never take the last path; when all are bad keep the best. Hard verdicts (nothing gets through) move all that can be
-moved; soft ones (loss, a drain, a peer's word) at most a set share at once of what is not failing.
+moved; soft ones (loss, a drain, a peer's word) at most a set share at once of what works.
 What stays is spread evenly, and what need not move does not move.
 """
 
@@ -50,7 +50,7 @@ def select(options: Sequence[Option], max_moved_ratio: float) -> tuple[list[Opti
         (option for option in options if option.grade == "soft"),
         key=lambda option: (-round(option.cost, 2), option.carries),
     )
-    allowed = int(max_moved_ratio * sum(option.grade != "hard" for option in options))
+    allowed = int(max_moved_ratio * (len(good) + len(soft)))
     kept = soft[allowed:]
     left_out = [option for option in options if option.grade != "good" and option not in kept]
     reasons = sorted({option.why for option in left_out if option.why})

@@ -6,10 +6,12 @@ from linkpass.core import hosts
 from linkpass.core.blame import Count, Verdict, explain, lossy_links
 from linkpass.core.element import Element
 from linkpass.core.events import PathEvidence, PathWindow, UplinkState
-from linkpass.core.paths import Path
+from linkpass.core.paths import RECENT_S, Path
 from linkpass.core.world import Tray, Uplink, World
 
 FAILING = ("blackhole", "lossy")
+QUIET_S = 0.5
+"""A peer without a window for this long has lost nothing."""
 LEAST_COUNTED = 1.0
 """Loss counts that have decayed below this say nothing any more."""
 
@@ -68,10 +70,11 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
             for link in path.links:
                 if link in world.soft:
                     _lost(world, link, now_s)
+    world.table.peer(event.peer).window_at_s = now_s
     detection = world.settings.detection
     counts = []
     for path in world.table.probed():
-        path.count(0, 0, now_s)
+        path.count(_unsaid(world, path, now_s), 0, now_s)
         if path.sent >= LEAST_COUNTED and path.evidence != "blackhole":
             counts.append(Count(path.links, path.sent, path.lost))
     for link in lossy_links(counts, detection.loss_ok_ratio, detection.loss_bad_ratio, detection.loss_threshold):
@@ -83,6 +86,15 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
         if world.link(link).feed("bad", now_s, why=world.soft[link], cause=cause):
             tray.record(cause, f"link {link} loses packets", world.soft[link], element=link, level="warning")
             world.decide_soon(now_s)
+
+
+def _unsaid(world: World, path: Path, now_s: float) -> int:
+    """Probes that were not lost and not told of: windows come only of peers to which something is lost."""
+    peer, probing = world.table.peer(path.peer), world.settings.probing
+    if path.evidence not in ("good", "queueing") or now_s - peer.window_at_s < QUIET_S:
+        return 0
+    interval_s = probing.interval_s if peer.active else probing.idle_interval_s
+    return int(min(now_s - path.counted_at_s, RECENT_S) / interval_s)
 
 
 def _lost(world: World, link: str, now_s: float) -> None:

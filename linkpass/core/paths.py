@@ -48,7 +48,7 @@ class Path:
     def key(self) -> Key:
         return self.uplink, self.label
 
-    def count(self, sent: int, lost: int, now_s: float) -> None:
+    def count(self, sent: float, lost: float, now_s: float) -> None:
         """Add a window's counts to sums that halve every RECENT_S."""
         fade = 0.5 ** (max(0.0, now_s - self.counted_at_s) / RECENT_S)
         self.sent, self.lost, self.counted_at_s = self.sent * fade + sent, self.lost * fade + lost, now_s
@@ -101,6 +101,8 @@ class Peer:
     labels: tuple[int, ...] = ()
     away: dict[int, str] = field(default_factory=dict)
     """Labels that decisions have taken flows from -> the cause: the way back belongs to the same story."""
+    window_at_s: float = float("-inf")
+    """When a window of losses came last."""
     spread_at_s: float | None = None
     """When the first labels are chosen although some paths have not answered."""
     resolve_due: bool = False

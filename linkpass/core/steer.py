@@ -62,7 +62,7 @@ def _grade_port(world: World, name: str) -> Judgement:
     return judgement
 
 
-def _grade_probes(peer: Peer, path: Path) -> Judgement:
+def _grade_probes(world: World, peer: Peer, path: Path) -> Judgement:
     """A path by its own probes, and by whether the kernel would send its label that way at all."""
     element = path.element
     judgement: Judgement = ("good", "", "")
@@ -74,17 +74,19 @@ def _grade_probes(peer: Peer, path: Path) -> Judgement:
     if not peer.labelled:
         return judgement
     goes = peer.effective.get(path.label)
+    group = world.wishes.get(GROUP)
+    cause = group.cause if group is not None else ""
     if goes is None:
-        return _worst(judgement, ("unproven", "the kernel is being asked which uplink it takes now", ""))
+        return _worst(judgement, ("unproven", "the kernel is being asked which uplink it takes now", cause))
     if goes != path.uplink:
-        return _worst(judgement, ("unproven", f"the kernel sends it over {goes} now", ""))
+        return _worst(judgement, ("unproven", f"the kernel sends it over {goes} now", cause))
     return judgement
 
 
 def grade_path(world: World, peer: Peer, path: Path, now_s: float) -> Judgement:
     """One path of a peer, by its uplink, its links and its own probes."""
     links = [grade_link(world, direction, now_s) for direction in path.links]
-    return _worst(_grade_port(world, path.uplink), _grade_probes(peer, path), *links)
+    return _worst(_grade_port(world, path.uplink), _grade_probes(world, peer, path), *links)
 
 
 def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:

@@ -2,8 +2,8 @@
 
 host1 and host2 hang on leaf1 and leaf2, host3 and host4 on leaf3 and leaf4; every leaf has both spines. The simulation
 answers the core's questions (traces, the kernel's choice of uplinks), programs what it is told to, sends probes in the
-mind only: a change of the fabric becomes PathEvidence after the time that real probes would need. Hashes are true hashes,
-so that every run is the same. Time is a number.
+mind only: a change of the fabric becomes PathEvidence after the time that real probes would need. Every run is the
+same: what hashes in a fabric hashes here by value, and time is a number.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LEAVES = {
 DETECT_PROBES = 3
 PROGRAM_S = 0.0003
 ASK_S = 0.02
+LOSSY_S = 2.0
 TURNS_AT_ONE_TIME = 400
 
 
@@ -69,6 +70,7 @@ class FabricSim:
         self.peers, self.active = peers, active
         self.broken: set[str | tuple[str, int]] = set()
         self.loss: dict[str, float] = {}
+        self.lossy_until_s: dict[str, float] = {}
         self.silent: set[str] = set()
         self.seeds: dict[str, int] = {}
         self.mute: set[str] = set()
@@ -219,7 +221,9 @@ class FabricSim:
             lost = int(owed[key] + 1e-9)
             owed[key] -= lost
             counts.append(ev.PathCount(uplink, label, sent, lost))
-        if not any(count.lost for count in counts) and not self.loss:
+        if any(count.lost for count in counts):
+            self.lossy_until_s[name] = self.now_s + LOSSY_S
+        if self.lossy_until_s.get(name, 0.0) < self.now_s:  # quiet time costs nothing
             return None
         return ev.PathWindow(peer=self.address[name], counts=tuple(counts))
 
