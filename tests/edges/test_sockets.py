@@ -16,6 +16,7 @@ from lab.netns import namespace
 from linkpass.core.events import Event, PeerData, PeersActive
 from linkpass.edges import sockets
 from linkpass.edges.sockets import NoSocketTableError, SocketEdge
+from linkpass.wire import diag
 
 pytestmark = pytest.mark.netns
 
@@ -168,7 +169,7 @@ def test_a_refused_table_is_counted_and_what_was_known_stays(two: TwoUplinks, wa
             for _ in range(120):
                 stack.enter_context(two.connect(server))
             table._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            table._socket.send(sockets.diag.request(999))
+            table._socket.send(diag.request(999))
             assert watch.poll() == [] and watch.edge.errors == 1 and "socket table" in watch.edge.last_error
             assert len(watch.edge.flows(PEER6)) == 1
             watch.poll()
@@ -210,6 +211,6 @@ def test_without_root_namespaces_says_what_it_may_not_enter() -> None:
 
 
 def test_a_kernel_without_socket_table_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets.diag, "NETLINK_SOCK_DIAG", 31)  # a netlink family that no kernel has
+    monkeypatch.setattr(diag, "NETLINK_SOCK_DIAG", 31)  # a netlink family that no kernel has
     with pytest.raises(NoSocketTableError, match="socket table"):
         SocketEdge(lambda _: None, (PREFIX6,), OWN6, lambda *_: None).open()

@@ -107,14 +107,24 @@ class RouteEdge:
         self._groups[group] = uplinks
 
     def refresh(self) -> None:
-        """Extend our IPv6 routes' lives, lie over routes that are new, and make anew what the kernel dropped."""
-        self.forget()
-        for group, uplinks in list(self._groups.items()):
-            self.set_group(group, uplinks)
+        """Extend our IPv6 routes' lives, lie over routes that are new, and make anew what the kernel dropped.
 
-    def forget(self) -> None:
-        """Take nothing of ours in the kernel for granted: the next `set_group` makes all of it anew."""
+        A group that is refused does not keep the others from their refresh; the first refusal is raised at the end."""
         self._hops.clear()
+        refusal: KernelRefusedError | None = None
+        for group, uplinks in list(self._groups.items()):
+            try:
+                self.set_group(group, uplinks)
+            except KernelRefusedError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+
+    def forget(self, group: str = ALL) -> None:
+        """Somebody else has removed something of a group: it is left as it is, by `refresh` too, until the next
+        `set_group` makes all of it anew. How often that is done is not decided here."""
+        self._hops.clear()
+        self._groups.pop(group, None)
 
     def withdraw(self, group: str) -> None:
         """Remove our routes, then the group, of one destination set."""
@@ -126,10 +136,11 @@ class RouteEdge:
         self._groups.pop(group, None)
 
     def withdraw_all(self) -> None:
-        for group in list(self._groups):
+        for group in self._groups.keys() | self._routes.keys():
             self.withdraw(group)
-        for identity in self._hops.values():
-            self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(identity))
+        for name in self._ways:
+            for family in (rtnl.AF_INET, rtnl.AF_INET6):
+                self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(self._hop_id(name, family)))
         self._hops.clear()
 
     def sweep(self) -> list[str]:
@@ -174,9 +185,9 @@ class RouteEdge:
         what = f"group {group} over {', '.join(members)}"
         fast = all((name, family) in self._hops for name in members) and group in self._groups
         if fast:
-            try:
-                self._socket.change(rtnl.RTM_NEWNEXTHOP, body, rtnl.F_CREATE | rtnl.F_REPLACE, what)
-            except KernelRefusedError:  # a member went with its carrier
+            try:  # without F_CREATE: a group that is gone has taken its routes along, and must not come back alone
+                self._socket.change(rtnl.RTM_NEWNEXTHOP, body, rtnl.F_REPLACE, what)
+            except KernelRefusedError:  # the group, or a member, went with a carrier
                 fast = False
         if not fast:
             for name in members:
@@ -187,7 +198,7 @@ class RouteEdge:
             self._lay_routes(group, family)
 
     def _routes_gone(self, group: str, family: int) -> bool:
-        """A group that lost all its members has taken its routes along; a replaced one that is new has none."""
+        """This family has had no way yet when the group was made."""
         return not any(route.family == family for route in self._routes.get(group, {}).values())
 
     def _make_hop(self, name: str, family: int) -> None:
