@@ -15,7 +15,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -68,6 +68,16 @@ class _Tuned(msgspec.Struct):
     numbers: list[int]
 
 
+class _Space(msgspec.Struct):
+    """The sockets of one network namespace, by inode."""
+
+    tuned: dict[int, _Tuned] = {}
+    refused: dict[int, str] = {}
+    search: Iterator[tuple[int, Holder] | None] | None = None
+    sought: set[int] = set()
+    """Those that were wanted when the search began: what it does not find of them has no owner."""
+
+
 class LostError(OSError):
     """The process, its descriptor or the socket is no longer the one that was meant."""
 
@@ -80,11 +90,7 @@ class TcpTimerEdge:
         self._asked = {TCP_RTO_MIN_US: rto_min_us, TCP_RTO_MAX_MS: rto_max_ms}
         self._wanted: dict[int, int] = {}
         """Option -> the value that the kernel makes of what was asked for (it knows whole ticks, at least two)."""
-        self._tuned: dict[int, _Tuned] = {}
-        self._refused: dict[int, str] = {}
-        self._search: Iterator[tuple[int, Holder] | None] | None = None
-        self._sought: set[int] = set()
-        """Inodes that were wanted when the search began: what it does not find of them has no owner."""
+        self._spaces: dict[str, _Space] = {}
         self._why = ""
 
     def open(self) -> None:
@@ -101,52 +107,58 @@ class TcpTimerEdge:
     def close(self) -> None:
         """Put the timers back that this edge has tuned. What cannot be put back stays in the undo journal."""
         pending = self._undo.pending(KIND)
-        mine = [number for tuned in self._tuned.values() for number in tuned.numbers if number in pending]
-        self._restore({number: pending[number] for number in mine})
-        self._tuned.clear()
+        tuned = [tuned for space in self._spaces.values() for tuned in space.tuned.values()]
+        self._restore({number: pending[number] for one in tuned for number in one.numbers if number in pending})
+        self._spaces.clear()
 
     def summary(self) -> Summary:
-        return Summary(len(self._tuned), len(self._refused), self._why)
+        spaces = self._spaces.values()
+        return Summary(sum(len(space.tuned) for space in spaces), sum(len(s.refused) for s in spaces), self._why)
 
-    def poll(self, sockets: Mapping[int, int]) -> bool:
-        """`sockets`: inode -> cookie of the connections to tune. True: owners are still being looked for, call again.
+    def poll(self, sockets: Mapping[int, int], netns: str = "") -> bool:
+        """`sockets`: inode -> cookie of the connections to tune in one network namespace (any name that tells it from
+        others). True: owners are still being looked for; the next call goes on.
 
         Sockets that have left the mapping get their own timers back, where they still exist."""
         if not self._wanted:
             return False
-        self._leave([inode for inode in self._tuned if inode not in sockets])
-        for inode in self._refused.keys() - sockets.keys():
-            del self._refused[inode]
-        new = {inode: sockets[inode] for inode in sockets if inode not in self._tuned and inode not in self._refused}
+        space = self._spaces.setdefault(netns, _Space())
+        self._leave(space, [inode for inode in space.tuned if inode not in sockets])
+        for inode in space.refused.keys() - sockets.keys():
+            del space.refused[inode]
+        new = {inode: sockets[inode] for inode in sockets if inode not in space.tuned and inode not in space.refused}
         if not new:
-            self._search = None
+            space.search = None
             return False
-        if self._search is None:
-            self._sought = set(new)
-            self._search = _descriptors({tuned.holder.pid for tuned in self._tuned.values()}, [])
+        if space.search is None:
+            space.sought = set(new)
+            space.search = _descriptors({tuned.holder.pid for tuned in space.tuned.values()}, [])
         until_s = time.monotonic() + SEARCH_S
-        for found in self._search:
+        for found in space.search:
             if found is not None and found[0] in new:
-                self._tune(found[0], new.pop(found[0]), found[1])
+                self._tune(space, found[0], new.pop(found[0]), found[1])
             if not new or time.monotonic() > until_s:
                 return bool(new)
-        for inode in new.keys() & self._sought:
-            self._refuse(inode, "its owner is not found (in another PID namespace, or not ours to look at)")
-        self._search = None
-        return bool(new.keys() - self._sought)
+        for inode in new.keys() & space.sought:
+            self._refuse(space, inode, "its owner is not found (in another PID namespace, or not ours to look at)")
+        space.search = None
+        return bool(new.keys() - space.sought)
 
     def restore(self) -> int:
-        """Put back whatever the undo journal has of this kind, also of an earlier run; how many could not be."""
-        self._tuned.clear()
+        """Put back what the undo journal has of this kind, also of an earlier run. How many sockets that were.
+
+        Sockets that could not be had stay in the journal; of those that are closed by now nothing is left to do."""
+        self._spaces.clear()
         return self._restore(self._undo.pending(KIND))
 
     def _restore(self, pending: Mapping[int, Plain]) -> int:
         numbers = sorted(pending, reverse=True)
-        undone = put_back([pending[number] for number in numbers])
+        done: set[int] = set()
+        undone = put_back([pending[number] for number in numbers], done.add)
         self._undo.done([number for number, fine in zip(numbers, undone, strict=True) if fine])
-        return sum(not fine for fine in undone)
+        return len(done)
 
-    def _tune(self, inode: int, cookie: int, holder: Holder) -> None:
+    def _tune(self, space: _Space, inode: int, cookie: int, holder: Holder) -> None:
         """Borrows twice, so that a slow disk between reading and setting never holds on to the job's socket."""
         numbers: list[int] = []
         try:
@@ -164,19 +176,19 @@ class TcpTimerEdge:
             self._undo.done(numbers)  # gone meanwhile, or it is found elsewhere by the next search
         except OSError as error:
             self._restore({number: change for number, change in self._undo.pending(KIND).items() if number in numbers})
-            self._refuse(inode, _reason(error))
+            self._refuse(space, inode, _reason(error))
         else:
-            self._tuned[inode] = _Tuned(holder, numbers)
+            space.tuned[inode] = _Tuned(holder, numbers)
 
-    def _refuse(self, inode: int, why: str) -> None:
-        self._refused[inode] = self._why = why
+    def _refuse(self, space: _Space, inode: int, why: str) -> None:
+        space.refused[inode] = self._why = why
 
-    def _leave(self, inodes: Sequence[int]) -> None:
+    def _leave(self, space: _Space, inodes: Sequence[int]) -> None:
         if not inodes:
             return
         pending = self._undo.pending(KIND)
         for inode in inodes:
-            numbers = [number for number in self._tuned.pop(inode).numbers if number in pending]
+            numbers = [number for number in space.tuned.pop(inode).numbers if number in pending]
             for number in numbers:
                 try:
                     _put_back(pending[number], None)
@@ -185,14 +197,17 @@ class TcpTimerEdge:
             self._undo.done(numbers)
 
 
-def put_back(changes: Sequence[Plain]) -> list[bool]:
-    """Set the old values of changes (of the undo journal) where ours still stand. True: done, or the socket is gone."""
+def put_back(changes: Sequence[Plain], on_socket: Callable[[int], None] = lambda _: None) -> list[bool]:
+    """Set the old values of changes (of the undo journal) where ours still stand. True: done, or the socket is gone.
+
+    `on_socket` is called with the inode of each socket that was found."""
     undone = [False] * len(changes)
     lost: dict[int, list[int]] = {}
     for position, change in enumerate(changes):
         try:
             _put_back(change, None)
             undone[position] = True
+            on_socket(int(change["inode"]))
         except LostError:
             lost.setdefault(int(change["inode"]), []).append(position)
         except OSError:
@@ -208,6 +223,7 @@ def put_back(changes: Sequence[Plain]) -> list[bool]:
             for position in lost[found[0]]:
                 _put_back(changes[position], found[1])
                 undone[position] = True
+                on_socket(found[0])
         except LostError:
             continue
         except OSError:

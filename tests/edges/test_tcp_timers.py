@@ -188,6 +188,22 @@ def test_shorter_timers_of_the_job_stay_and_what_it_sets_later_too(bench: Bench)
     assert bench.job.timers() == {0: (8000, 120_000), 1: (100_000, 120_000), 2: KERNEL}
 
 
+def test_a_start_puts_back_what_an_earlier_run_left_and_says_how_many(bench: Bench) -> None:
+    bench.job("connect 3")
+    bench.tune(bench.edge())
+    bench.job("close 1")
+    assert bench.edge().restore() == 2
+    assert set(bench.job.timers().values()) == {KERNEL} and bench.undo.pending(KIND) == {}
+
+
+def test_namespaces_do_not_take_one_another_s_sockets_back(bench: Bench) -> None:
+    bench.job("connect 2")
+    edge = bench.edge()
+    bench.tune(edge)
+    assert edge.poll({}, "another") is False
+    assert edge.summary().tuned == 2 and set(bench.job.timers().values()) == {(rounded(5000), 1000)}
+
+
 def test_a_closed_connection_leaves_the_journal(bench: Bench) -> None:
     bench.job("connect 2")
     edge = bench.edge()
@@ -341,7 +357,8 @@ class Undo:
 os.setgid(65534); os.setuid(65534)
 edge = TcpTimerEdge(Undo(), 5000, 1000)
 edge.open()
-edge._tune(inode, cookie, found)
+edge.poll({{}})
+edge._tune(edge._spaces[''], inode, cookie, found)
 print(edge.summary())
 change = {{"pid": found.pid, "started": found.started, "fd": found.fd, "inode": inode, "cookie": cookie,
           "option": 45, "old": 200000, "new": 5000}}
