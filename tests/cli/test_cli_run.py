@@ -111,7 +111,8 @@ def test_cleanup_finds_nothing(config: Path, inside: Run) -> None:
 
 AS_NOBODY = """
 import os, sys
-import linkpass.app, linkpass.config, linkpass.edges.control, linkpass.cli.daemon
+import concurrent.futures.thread  # the interpreter may lie where nobody may read
+import linkpass.app, linkpass.config, linkpass.edges.control, linkpass.edges.metrics, linkpass.cli.daemon
 from linkpass.cli import main
 
 os.setresuid(65534, 65534, 65534)
