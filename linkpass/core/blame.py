@@ -99,7 +99,8 @@ def lossy_links(counts: Sequence[Count], ok_ratio: float, bad_ratio: float, thre
 
     Log-likelihood of `bad_ratio` against `ok_ratio` (Wald 1945), summed over a direction's paths; above `threshold` the
     direction is named and its paths are taken out of the account. A direction that loses packets loses them on all its
-    paths: one of them that is as good as clean (CLEAN) acquits it, or two faults beyond it would be laid at its door."""
+    paths: one of them that is as good as clean (CLEAN) acquits it, or two faults beyond it would be laid at its
+    door."""
     lost_weight = math.log(bad_ratio / ok_ratio)
     kept_weight = math.log((1 - bad_ratio) / (1 - ok_ratio))
     rest = [(count, count.lost * lost_weight + (count.sent - count.lost) * kept_weight) for count in counts]

@@ -245,6 +245,7 @@ class Core:
             self._members = members
             survey.members_changed(self.world, self._tray)
             self._survey_soon(now_s)
+            self.world.decide_soon(now_s)
 
     def _decide(self, now_s: float) -> None:
         world = self.world

@@ -31,7 +31,8 @@ DETECT_PROBES = 3
 PROGRAM_S = 0.0003
 ASK_S = 0.02
 LOSSY_S = 2.0
-TURNS_AT_ONE_TIME = 400
+TURNS_AT_ONE_TIME = 5
+"""Deadlines that a core may ask for without time passing or anything else happening."""
 
 
 def pick(what: str, choices: tuple[str, ...]) -> str:
@@ -238,10 +239,11 @@ class FabricSim:
             next_s = max(self.now_s, min(event_s, float("inf") if deadline_s is None else deadline_s))
             if next_s > until_s:
                 break
-            turns = turns + 1 if next_s == at_s else 0
+            answers = event_s <= next_s
+            turns = turns + 1 if next_s == at_s and not answers else 0
             at_s = self.now_s = next_s
             assert turns < TURNS_AT_ONE_TIME, f"no progress at {next_s}: deadline {deadline_s}"
-            if event_s <= next_s:
+            if answers:
                 event = heapq.heappop(self._heap)[2]()
                 if event is not None:
                     self.turn(event)

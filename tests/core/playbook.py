@@ -20,7 +20,7 @@ from linkpass.core.commands import Command
 from linkpass.core.events import Deadline, Event
 from linkpass.core.machine import Core
 
-TURNS_AT_ONE_TIME = 60
+TURNS_AT_ONE_TIME = 5
 """A core that wants more Deadlines than this without time passing is in a loop."""
 
 
