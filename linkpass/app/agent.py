@@ -146,7 +146,7 @@ class Agent:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
         if self._timers is None or self._sockets is None or self.closed:
             return
-        if self._timers.poll(self._sockets.sockets()):
+        if self._timers.poll(self._sockets.sockets(), self.namespace.name):
             asyncio.get_running_loop().call_later(TUNE_AGAIN_S, self._tune)
 
     def close(self) -> None:
