@@ -20,8 +20,6 @@ class ProbeStats(msgspec.Struct):
     sent_answers: int = 0
     """Of `sent`: reports out of turn and notices."""
     heard: int = 0
-    settled: int = 0
-    """Own probes whose fate a peer has reported."""
     lost: int = 0
     late: int = 0
     """Reported as heard after having been counted as lost."""
@@ -61,6 +59,8 @@ class PathView(msgspec.Struct, frozen=True):
     answered_age_s: float | None
     """How long ago the newest probe was sent that the peer has reported as heard: how stale the path is."""
     sent: int
+    settled: int
+    """Probes whose fate the peer has reported; `lost` of them did not arrive."""
     lost: int
     interval_s: float
 
@@ -103,6 +103,7 @@ def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, boot: int, now_s: floa
                     queueing_s=path.queueing_s,
                     answered_age_s=now_s - answered_s if answered_s > -math.inf else None,
                     sent=path.sent,
+                    settled=path.settled,
                     lost=path.lost,
                     interval_s=path.interval_s,
                 )
