@@ -160,8 +160,9 @@ class Core:
         if event.link == "*":
             for wish in self.world.wishes.values():
                 wish.stand_up()
+        wanted = {event.link, self._desk.fabric_name(event.link)}
         for element, names in self._clearable():
-            if event.link == "*" or event.link in names:
+            if event.link == "*" or wanted & names:
                 element.feed("clear", now_s, why="cleared by the operator")
                 cleared += 1
         self._tray.record(cause, f"damping of {event.link} cleared", f"asked for; {cleared} element(s)")

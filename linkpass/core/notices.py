@@ -75,7 +75,7 @@ class NoticeDesk:
                 self._overruled.add((origin, link))
         self._tray.record(cause, f"{event.link} is undrained", "asked for", element=event.link)
         told = sorted({drain.told_as for drain in drains if drain.told_as})
-        for name in told or ([self._fabric_name(event.link)] if event.everywhere else []):
+        for name in told or ([self.fabric_name(event.link)] if event.everywhere else []):
             self._tell("undrain", name, cause, DRAIN_TTL_S, now_s)
         world.decide_soon(now_s)
 
@@ -163,12 +163,12 @@ class NoticeDesk:
         for link, drain in self._world.drains.items():
             if drain.tell_at_s <= now_s:
                 drain.tell_at_s = now_s + DRAIN_TTL_S / 3
-                name = self._fabric_name(link)
+                name = self.fabric_name(link)
                 if drain.everywhere or name in self._own_links():
                     drain.told_as = name
                     self._tell("drain", name, drain.cause, DRAIN_TTL_S, now_s)
 
-    def _fabric_name(self, link: str) -> str:
+    def fabric_name(self, link: str) -> str:
         """`eth1` or `host1:eth1` is the host's own name for a link that peers call `leaf1-host1`."""
         host = self._world.settings.host
         hop = self._world.table.first_hop(link.removeprefix(f"{host}:"))

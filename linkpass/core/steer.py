@@ -111,9 +111,12 @@ def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     wanted = fill(peer.labels, labels, BUCKETS)
     if wanted == peer.labels:
         return
-    gone = [label for label in causes if label in peer.labels and label not in labels]
+    out = [option for option in options if option.carries and int(option.name) not in labels]
+    gone = [int(option.name) for option in out if option.grade != "unproven"]
     new = [label for label in labels if label not in peer.labels]
     kind, cause = _story(world, gone, new, causes, peer.away)
+    if kind == "spread" and out:  # the kernel sends them elsewhere now: part of the story of the group
+        cause = causes[int(out[0].name)] or cause
     _wish_labels(world, tray, peer, wanted, why, cause, kind)
 
 

@@ -135,9 +135,8 @@ def test_losses_stay_a_soft_reason_when_the_peer_falls_silent() -> None:
         sim.post(
             ev.PathEvidence(peer=H3, uplink=path.uplink, label=path.label, evidence="lossy", loss_ratio=0.05, why="x")
         )
-    sim.run(0.001)
-    assert len(set(sim.labels[H3])) == 4
     sim.run(1)
+    assert sim.group == ("eth2",) and len(set(sim.labels[H3])) == 2  # one good path, and half of what else works
     mark = sim.mark()
     sim.silence("host3")
     sim.run(5)
