@@ -94,6 +94,7 @@ class WatchEdge:
         self._own_port_ids = own_port_ids
         self._requests = RequestSocket()
         self._socket: socket.socket | None = None
+        self._devices: socket.socket | None = None
         self._known = _Known()
         self._uplinks: dict[str, UplinkInfo] = {}
         self._told: dict[str, UplinkInfo] = {}
@@ -105,6 +106,8 @@ class WatchEdge:
     def open(self) -> None:
         """Connect in this thread's namespace, read everything, tell it, and go on listening in the running loop."""
         self._requests.open()
+        # Any socket stands for its namespace; later calls may come from a thread that is elsewhere.
+        self._devices = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         sock = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
@@ -127,6 +130,9 @@ class WatchEdge:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        if self._devices is not None:
+            self._devices.close()
+            self._devices = None
         self._requests.close()
 
     @property
@@ -276,7 +282,7 @@ class WatchEdge:
                 mtu=link.mtu,
                 gateway4_mac=macs.get((link.index, info.gateway4), b""),
                 gateway6_mac=macs.get((link.index, info.gateway6), b""),
-                speed_bps=_speed_bps(name) if fresh and link.carrier else info.speed_bps,
+                speed_bps=_speed_bps(self._devices, name) if fresh and link.carrier else info.speed_bps,
             )
         self._uplinks[name] = info
         told = self._told.get(name)
@@ -298,16 +304,16 @@ def _process(port_id: int) -> str:
         return f"netlink port {port_id}"
 
 
-def _speed_bps(name: str) -> int:
+def _speed_bps(devices: socket.socket | None, name: str) -> int:
     """Nominal speed by ethtool's old request (ETHTOOL_GSET, SIOCETHTOOL), 0 where the driver does not say."""
+    if devices is None:
+        return 0
     command = array.array("B", struct.pack("=I40x", 0x1))
     address, _ = command.buffer_info()
-    request = struct.pack("16sP", name.encode(), address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            fcntl.ioctl(sock.fileno(), 0x8946, request)
-        except OSError:
-            return 0
+    try:
+        fcntl.ioctl(devices.fileno(), 0x8946, struct.pack("16sP", name.encode(), address))
+    except OSError:
+        return 0
     (low,) = struct.unpack_from("=H", command, 12)
     (high,) = struct.unpack_from("=H", command, 28)
     mbps: int = (high << 16) | low
