@@ -157,7 +157,7 @@ def test_a_new_wish_waits_for_the_outcome_of_the_old_one() -> None:
 
 
 def test_a_decision_does_not_starve_in_a_stream_of_events() -> None:
-    sim, book = steered()
+    _, book = steered()
     core, now_s = book.core, book.now_s
     core.handle(down("eth1"), now_s)
     for turn in range(1, 20):
@@ -180,7 +180,7 @@ def test_a_move_that_does_not_help_is_said() -> None:
 
 
 def test_a_flow_that_walks_elsewhere_disarms_rung_1_until_flows_agree_again() -> None:
-    sim, book = steered()
+    _, book = steered()
     book >> 5.0
     asked = book.last(cmd.CompareFlows)
     book >> ev.FlowCompared(cmd_id=asked.cmd_id, peer=H3, label=7, flow="1>2", agrees=False, detail="spine2 for spine1")
@@ -212,7 +212,7 @@ def test_the_kernels_first_answer_counts_only_after_our_group_is_in() -> None:
     book.together(up("eth1"), up("eth2"), ev.PeersActive(peers=(H3,))).forget()
     asked = book.last(cmd.ResolveUplinks)
     for uplink in ("eth1", "eth2"):
-        hops = {label: ("leaf1" if uplink == "eth1" else "leaf2", "spine1", "leaf3") for label in asked.labels}
+        hops = dict.fromkeys(asked.labels, ("leaf1" if uplink == "eth1" else "leaf2", "spine1", "leaf3"))
         book >> ev.LabelsTraced(cmd_id=1, peer=H3, uplink=uplink, hops=hops)
     book >> ev.GroupProgrammed(cmd_id=book.last(SetGroup).cmd_id, group="all")
     again = book.last(cmd.ResolveUplinks)
