@@ -23,7 +23,7 @@ from linkpass.core.settings import CoreSettings, Detection, Probing
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
-from linkpass.edges.probes.ports import Port
+from linkpass.edges.probes.ports import CALM_FRAMES, Port
 from linkpass.edges.probes.sending import LAST_SEQUENCE, Sender
 from linkpass.wire import frame, probe
 
@@ -187,6 +187,7 @@ async def test_loss_of_a_fifth_is_found_and_windows_are_told_while_it_lasts(fabr
         lab.nft("x1", 'iifname "h1" numgen random mod 100 < 20 drop')
         await one.until(lambda: one.evidence()["eth2", 21] == "lossy", 20)
         assert {path for *path, _ in map(list, one.judged()) if path != ["eth2", 21]} == set()
+        await one.until(lambda: any(c.lost for w in one.told if isinstance(w, ev.PathWindow) for c in w.counts))
         lab.nft("x1", "")
         windows = [e for e in one.told if isinstance(e, ev.PathWindow)]
         assert windows
@@ -208,10 +209,10 @@ async def test_loss_of_a_fifth_is_found_and_windows_are_told_while_it_lasts(fabr
 
 async def test_a_suspect_path_gets_more_probes_inside_the_budget(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, _):
-        assert one.edge.stats.sent_extra == 0
+        before = one.edge.stats.sent_extra
         lab.nft("x1", 'iifname "h1" drop')
         await one.until(lambda: one.evidence()["eth2", 21] == "blackhole")
-        assert 0 < one.edge.stats.sent_extra < 60
+        assert one.edge.stats.sent_extra > before
 
 
 async def test_a_wrong_key_is_a_counted_drop_and_no_event(fabric: lab.Fabric) -> None:
@@ -293,6 +294,21 @@ async def test_each_refusal_is_counted_apart(fabric: lab.Fabric) -> None:
         forger.socket.close()
 
 
+async def test_an_overflow_of_our_own_ring_is_known_as_ours(fabric: lab.Fabric) -> None:
+    one, forger = Host(fabric, "h1").open(), Forger(fabric)
+    try:
+        for sequence in range(1, CALM_FRAMES + 200):  # the loop does not run meanwhile
+            forger.send(forger.probe(7, sequence))
+        await one.until(lambda: one.edge.stats.overflows == 1)
+        assert one.edge.stats.heard == CALM_FRAMES
+        forger.send(forger.probe(7, 2 * CALM_FRAMES))
+        await one.until(lambda: one.edge.stats.heard == CALM_FRAMES + 1)
+        assert one.edge.stats.overflows == 1
+    finally:
+        one.edge.close()
+        forger.socket.close()
+
+
 async def test_a_peer_outside_the_plan_is_answered_at_its_own_pace(fabric: lab.Fabric) -> None:
     one, two = Host(fabric, "h1").open(), Host(fabric, "h2").open()
     try:
@@ -354,12 +370,12 @@ async def test_our_own_lateness_blames_nobody(fabric: lab.Fabric) -> None:
     import time
 
     async with pair(fabric) as (one, two):
-        before = one.edge.stats.daemon_late
         for _ in range(3):
             time.sleep(0.4)  # noqa: ASYNC251  (both daemons starve: that is the point)
             await asyncio.sleep(0.1)
-        late = one.all(ev.DaemonLate)
-        assert len(late) == one.edge.stats.daemon_late - before >= 3
+        long = [e for e in one.told if isinstance(e, ev.DaemonLate) and e.late_s > 0.3]
+        assert len(long) == 3
+        assert one.edge.stats.daemon_late >= 3
         for host in (one, two):
             assert host.news() == []
 
@@ -452,9 +468,11 @@ async def test_a_new_plan_keeps_what_stays_and_forgets_what_goes(fabric: lab.Fab
 async def test_limits_stretch_the_intervals_and_are_kept(fabric: lab.Fabric) -> None:
     async with pair(fabric, max_packets_per_s=100) as (one, two):
         assert one.edge.stats.stretch == pytest.approx(300 / 95)
-        sent = one.edge.stats.sent
+        lab.nft("x1", 'iifname "h1" numgen random mod 100 < 50 drop')  # suspicions must not break the limit either
+        loop = asyncio.get_running_loop()
+        sent, begun_s = one.edge.stats.sent, loop.time()
         await asyncio.sleep(1.0)
-        assert one.edge.stats.sent - sent <= 120
+        assert one.edge.stats.sent - sent <= 100 * (loop.time() - begun_s) + 25  # a tenth of a second may be saved up
         one.plan(two.address, tuple(("eth1", label) for label in range(70)))
         assert one.edge.stats.over_limit_paths == 10
 

@@ -157,6 +157,10 @@ class ProbeEdge:
         port = self._books.ports.get(name)
         if port is not None:
             port.usable = False
+            for peer in self._books.peers.values():
+                for path in peer.paths.values():
+                    if path.uplink == name:
+                        path.count_anew()  # what was under way when the port went down proves nothing of the path
 
     def _close_port(self, name: str) -> None:
         port = self._books.ports.pop(name)
@@ -240,7 +244,7 @@ class ProbeEdge:
         known = self._books.peers.get(ipaddress.ip_address(peer).packed)
         if known is None or not known.paths:
             return
-        unheard_s = self._clock() - max(known.last_heard_s, known.planned_s, self._judge_from_s)
+        unheard_s = self._clock() - max(known.last_heard_s, known.planned_s)
         if delivered_bytes <= 0 or unheard_s < FILTERED_S:
             known.data_notes = 0
             return

@@ -86,7 +86,7 @@ class Listener:
                 return
             if not peer.boot:
                 self._emit(PeerKnown(peer=peer.address))
-            peer.adopt(packet.boot)
+            peer.adopt(packet.boot, packet.epoch)
         heard = peer.heard.get(packet.path)
         if heard is None:
             heard = peer.heard[packet.path] = HeardPath()

@@ -277,11 +277,11 @@ class Peer:
         for path in self.paths.values():
             path.restart()
 
-    def adopt(self, boot: int) -> None:
+    def adopt(self, boot: int, epoch: int) -> None:
         """The peer's daemon is another one than before: its clock, counts and memory of us begin anew."""
         if self.boot:
             self.retired.append(self.boot)
-        self.boot = boot
+        self.boot, self.epoch = boot, epoch
         self.heard.clear()
         self.clock = WindowedMin(CLOCK_S)
         self.report_heard = -1
@@ -295,8 +295,12 @@ class Peer:
             path.count_anew()
 
     def report_entries(self, now_s: float) -> list[bytes]:
+        """As many as fit, those heard last: numbers that are not used any more fade away."""
         entries = []
-        for index, heard in self.heard.items():
+        heard_paths = list(self.heard.items())
+        if len(heard_paths) > probe.MAX_REPORT:
+            heard_paths.sort(key=lambda item: -item[1].last_s)
+        for index, heard in heard_paths:
             dwell_s = now_s - heard.last_s
             if dwell_s < FORGET_S and index != probe.NO_PATH:
                 queueing = int(heard.queueing_s * 1e5)

@@ -46,7 +46,7 @@ class Ring:
         """`frames` is a multiple of 32 (a block). OSError when the device is gone or the privilege is missing."""
         self._frames = frames
         self._at = 0
-        self._name = name
+        self.name = name
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
             self.socket.setblocking(False)
@@ -77,7 +77,7 @@ class Ring:
             if not status & _STATUS_USER:
                 break
             start = offset + mac
-            into.append((ring[start : start + kept], seconds + nanoseconds * 1e-9, self._name))
+            into.append((ring[start : start + kept], seconds + nanoseconds * 1e-9, self.name))
             ring[offset : offset + 4] = _KERNEL
             losing = losing or bool(status & _STATUS_LOSING)
             at = at + 1 if at + 1 < self._frames else 0

@@ -76,7 +76,8 @@ class Sender:
     def extra(self, peer: Peer, now_s: float) -> None:
         """Suspect paths of a hot peer, and one good path as a witness that the peer hears and answers."""
         books = self._books
-        suspects = [p for p in peer.paths.values() if p.suspect_until_s > now_s]
+        usable = books.usable()
+        suspects = [p for p in peer.paths.values() if p.suspect_until_s > now_s and p.uplink in usable]
         if not suspects:
             del books.hot[peer]
             return

@@ -1,0 +1,216 @@
+"""The books of a peer and the packet limits, without a socket: which probes count as lost, and which do not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkpass.core.settings import Detection
+from linkpass.edges.probes.budget import Bucket, stretch
+from linkpass.edges.probes.peers import RING, HeardPath, Peer, SentPath
+from linkpass.wire import probe
+
+SETTINGS = Detection(grace_s=0.0)
+
+
+def path_with(sent: int, interval_s: float = 0.01) -> SentPath:
+    """Probes 1..sent at interval_s, 2 ms * k after 0; nothing reported yet."""
+    path = SentPath("eth1", 1, 0, 0, SETTINGS, 0.0)
+    path.interval_s = interval_s
+    for number in range(1, sent + 1):
+        path.record(number * interval_s)
+    return path
+
+
+def heard(path: SentPath, last: int, count: int, at_s: float) -> tuple[int, int, int]:
+    path.step_sent = path.step_lost = 0
+    late = path.take(last, count, 0.0, 0.0, at_s)
+    return path.step_sent, path.step_lost, late
+
+
+def test_the_first_entry_is_the_base_and_the_next_ones_settle() -> None:
+    path = path_with(20)
+    assert heard(path, 5, 3, 0.051) == (1, 0, 0)
+    assert heard(path, 10, 7, 0.101) == (5, 1, 0)
+    assert heard(path, 10, 8, 0.101) == (0, 0, 1)  # one came out of order
+    assert heard(path, 12, 11, 0.121) == (2, 0, 1)
+    assert path.lost == 0
+    assert heard(path, 9, 99, 0.2) == (0, 0, 0)  # older than what is known
+    assert heard(path, 21, 99, 0.2) == (0, 0, 0)  # newer than what was sent
+    assert path.rtt_s == pytest.approx(0.001)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.data())
+def test_losses_add_up_whatever_reports_are_made_of_them(arrived: list[bool], data: st.DataObject) -> None:
+    path = path_with(0)
+    count = last = 0
+    lost = settled = 0
+    base: int | None = None
+    for number, arrives in enumerate([True, *arrived], 1):
+        path.record(number * 0.01)
+        if arrives:
+            count, last = count + 1, number
+        if number == 1 or data.draw(st.booleans()):
+            sent, missed, late = heard(path, last, count, number * 0.01 + 0.001)
+            assert late == 0
+            base = last if base is None else base
+            settled, lost = settled + sent, lost + missed
+    assert lost == path.lost
+    assert settled == path.settled
+    wanted = [True, *arrived][base : path.acked] if base else []
+    assert lost == wanted.count(False)
+
+
+def test_overdue_needs_time_a_witness_and_a_whole_interval() -> None:
+    path = path_with(5)
+    heard(path, 5, 5, 0.051)  # round trip 1 ms: overdue after 3 ms
+    assert path.overdue(9.0, 9.0, 3) == 0
+    for at_s in (0.06, 0.07):
+        path.record(at_s)
+    assert path.overdue(0.062, 9.0, 3) == 0
+    assert path.overdue(0.064, 9.0, 3) == 1
+    assert path.overdue(0.074, 9.0, 3) == 2
+    assert path.overdue(0.074, 0.065, 3) == 1  # of the second nobody knows
+    path.record(0.0725)
+    assert path.overdue(0.1, 0.0725, 3) == 3
+    assert path.overdue(0.1, 0.07, 3) == 2
+    close = path_with(5)
+    heard(close, 5, 5, 0.051)
+    for at_s in (0.06, 0.0625, 0.065):
+        close.record(at_s)
+    assert close.overdue(0.1, 9.0, 3) == 2  # three in half an interval may be one hiccup
+    close.record(0.07)
+    assert close.overdue(0.1, 9.0, 3) == 3
+
+
+def test_without_a_witness_it_takes_twice_as_many() -> None:
+    path = path_with(5)
+    heard(path, 5, 5, 0.051)
+    for number in range(6, 11):
+        path.record(number * 0.01)
+    assert path.overdue(9.0, -math.inf, 3) == 0
+    path.record(0.11)
+    assert path.overdue(9.0, -math.inf, 3) == 3
+
+
+def test_a_path_dead_for_longer_than_the_ring_is_still_dead() -> None:
+    path = path_with(3)
+    heard(path, 3, 3, 0.031)
+    for number in range(4, 2 * RING):
+        path.record(number * 0.01)
+    assert path.overdue(99.0, 99.0, 3) == 3
+    assert path.sent_at(3) == -math.inf
+
+
+def test_a_report_held_up_on_its_way_is_old_news() -> None:
+    """The report says nothing of probes sent after it was made, however late it comes."""
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    paths = [peer.add_path("eth1", label, SETTINGS, 0.0) for label in (1, 2)]
+    for path in paths:
+        path.interval_s = 0.01
+    for number in range(1, 60):
+        for path in paths:
+            path.record(number * 0.01)
+    peer.clock.add(0.0, -5.0)  # their clock is 5 s ahead
+
+    def report(sequence: int, made_s: float, received_s: float, lasts: tuple[int, int]) -> list[int]:
+        entries = [probe.Heard(path.index, last, last) for path, last in zip(paths, lasts, strict=True)]
+        body = probe.Report(sequence, 1, 0, entries)
+        sent_ns = int((made_s + 5.0) * 1e9)
+        signer = probe.Signer(b"k")
+        packet = probe.decode(signer, b"", probe.encode(signer, b"", body, 9, 0, sequence, sent_ns))
+        assert isinstance(packet, probe.Probe)
+        peer.take_report(packet, received_s, SETTINGS)
+        return [path.missing for path in paths]
+
+    report(1, 0.101, 0.101, (10, 10))
+    assert report(2, 0.151, 0.59, (15, 15)) == [0, 0]
+    assert report(3, 0.251, 0.59, (25, 15)) == [0, 3]
+
+
+def test_the_reports_of_many_paths_are_of_those_heard_last() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    for index in range(100):
+        heard_path = peer.heard[index] = HeardPath()
+        heard_path.window.accept(1)
+        heard_path.hear(float(index) / 10, 3.0)
+    peer.heard[probe.NO_PATH] = HeardPath()
+    report = probe.Report(1, 1, 0, peer.report_entries(10.0))
+    assert report.count == probe.MAX_REPORT
+    assert sorted(report.body[::16]) == list(range(40, 100))
+    assert peer.report_entries(100.0) == []
+
+
+def test_queueing_in_a_report_saturates() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    heard_path = peer.heard[3] = HeardPath()
+    heard_path.window.accept(1)
+    heard_path.hear(1.0, 0.0)
+    heard_path.hear(2.0, 99.0)
+    (entry,) = peer.report_entries(1.5)  # asked before the receive time: no time has passed
+    assert entry == probe.raw_entry(3, 0, 0xFFFF, 1, 2, 0)
+
+
+def test_numbers_of_paths_come_round_and_go_on_counting() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    first = peer.add_path("eth1", 0, SETTINGS, 0.0)
+    first.record(1.0)
+    kept = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    peer.drop_path(first)
+    seen = set()
+    for label in range(2, 300):
+        path = peer.add_path("eth1", label, SETTINGS, 0.0)
+        assert path.index not in (kept.index, probe.NO_PATH)
+        if path.index == first.index:
+            assert path.seq == 1
+        seen.add(path.index)
+        peer.drop_path(path)
+    assert len(seen) == 254
+
+
+def test_a_new_run_of_the_peer_and_an_overflow_count_anew() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    peer.adopt(5, 0)
+    assert list(peer.retired) == []
+    for number in range(1, 11):
+        path.record(number * 0.01)
+    heard(path, 4, 4, 0.041)
+    peer.adopt(6, 3)
+    assert list(peer.retired) == [5]
+    assert heard(path, 10, 1, 0.2) == (0, 0, 0)
+    path.record(0.2)
+    assert heard(path, 11, 1, 0.201) == (1, 0, 0)
+    peer.count_anew(4)
+    path.record(0.21)
+    assert heard(path, 12, 500, 0.211) == (1, 0, 0)
+
+
+# limits
+def test_a_bucket_saves_a_tenth_of_a_second_and_forgets_debt_soon() -> None:
+    bucket = Bucket(100)
+    assert bucket.take(10.0, 10)
+    assert not bucket.take(10.0, 1)
+    assert bucket.take(10.05, 5)
+    bucket.spend(10.05, 1000)
+    assert not bucket.take(10.1, 1)
+    assert bucket.take(10.3, 10)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["eth1", "eth2"]), st.sampled_from([0.005, 0.01, 1.0])), max_size=60),
+    st.integers(10, 5000), st.integers(10, 5000),
+)  # fmt: skip
+def test_stretched_intervals_keep_both_limits(targets: list[tuple[str, float]], host: int, link: int) -> None:
+    factor = stretch(targets, host, link)
+    assert factor >= 1
+    for name in ("eth1", "eth2"):
+        assert sum(1 / (i * factor) for u, i in targets if u == name) <= link
+    assert sum(1 / (i * factor) for _, i in targets) <= host
+    if factor > 1:
+        total = sum(1 / i for _, i in targets)
+        worst = max(sum(1 / i for u, i in targets if u == name) for name in ("eth1", "eth2"))
+        assert total > 0.94 * host or worst > 0.94 * link
