@@ -159,7 +159,21 @@ class Daemons:
 
     def wait_settled(self, timeout_s: float = 30.0) -> float:
         """Until every daemon finds all planned paths to all other hosts good and owes the kernel nothing."""
-        return self.wait_for(self._settled, timeout_s, "find all its paths good")
+        return self.wait_for(self.is_settled, timeout_s, "find all its paths good")
+
+    def is_settled(self, host: str, view: dict[str, Any] | None = None) -> bool:
+        """Whether a daemon (by its view, if that is at hand) finds all planned paths to all other hosts good and owes
+        the kernel nothing."""
+        view = view or self.view(host)
+        peers = {peer["address"]: peer for peer in view["peers"]}
+        others = {self.lab.address(other) for other in self.hosts if other != host}
+        if not others <= peers.keys():
+            return False
+        evidence = [peers[address]["evidence"] for address in others]
+        good = all(
+            counts.get("good") and not any(n for word, n in counts.items() if word != "good") for counts in evidence
+        )
+        return good and all(one["desired"] == one["programmed"] for one in view["steering"])
 
     def clear(self) -> None:
         """Forget the damping of every element, everywhere: the next fault meets daemons without a past."""
@@ -243,18 +257,6 @@ class Daemons:
         for section, keys in spec.extra.items():
             wanted.setdefault(section, {}).update(keys)
         return wanted
-
-    def _settled(self, host: str) -> bool:
-        view = self.view(host)
-        peers = {peer["address"]: peer for peer in view["peers"]}
-        others = {self.lab.address(other) for other in self.hosts if other != host}
-        if not others <= peers.keys():
-            return False
-        evidence = [peers[address]["evidence"] for address in others]
-        good = all(
-            counts.get("good") and not any(n for word, n in counts.items() if word != "good") for counts in evidence
-        )
-        return good and all(one["desired"] == one["programmed"] for one in view["steering"])
 
     def _journal_of(self, host: str) -> list[Entry]:
         offset, entries = self._journals.get(host, (0, []))

@@ -27,7 +27,7 @@ STOP_MARGIN = 40
 class Place(Protocol):
     """Where ranks run: a lab, or this machine's loopback."""
 
-    def popen(self, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]: ...
+    def popen(self, node: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]: ...
 
     def address(self, host: str, family: int = 6) -> str: ...
 
@@ -35,8 +35,8 @@ class Place(Protocol):
 class Loopback:
     """The job without a fabric, for the undisturbed run that others are compared with: sums do not depend on it."""
 
-    def popen(self, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        del host  # all are this machine
+    def popen(self, node: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        del node  # all are this machine
         return subprocess.Popen(list(argv), **options)
 
     def address(self, host: str, family: int = 6) -> str:

@@ -119,6 +119,16 @@ def longest_stall(
     return worst
 
 
+def count_stalls(logs: Iterable[RankLog], since_s: float, until_s: float, median_s: float, least_s: float) -> int:
+    """Gaps longer than the median by `least_s` that reach into a time, of the rank that had most."""
+    most = 0
+    for log in logs:
+        first = max(bisect.bisect_right(log.ends_s, since_s) - 1, 0)
+        gaps = (b - a for a, b in itertools.pairwise(log.ends_s[first:]) if a < until_s)
+        most = max(most, sum(gap - median_s > least_s for gap in gaps))
+    return most
+
+
 def steps_lost(logs: Iterable[RankLog]) -> int:
     """Steps missing or repeated, over all ranks; a rank that died counts one at least (its last step is gone)."""
     return sum(log.lost + bool(log.error) for log in logs)
