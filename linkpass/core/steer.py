@@ -69,7 +69,7 @@ def _grade_probes(world: World, peer: Peer, path: Path) -> Judgement:
     if not element.usable:
         grade = grade_element_state(element.state, soft=path.failed_as == "lossy")
         judgement = (grade, f"path {path.route()}: {element.why}", element.cause)
-    elif element.state == "unknown" or (path.evidence == "unknown" and path.label not in peer.labels):
+    elif element.state == "unknown" or (path.evidence == "unknown" and peer.labelled and path.label not in peer.labels):
         judgement = ("unproven", "no probe has answered yet", "")
     if not peer.labelled:
         return judgement
