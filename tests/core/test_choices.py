@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ HOSTS = frozenset({"h1", "h2", "h3", "h4"})
 
 
 def path(*nodes: str) -> tuple[str, ...]:
-    return tuple(f"{a}>{b}" for a, b in zip(nodes, nodes[1:], strict=False))
+    return tuple(f"{a}>{b}" for a, b in itertools.pairwise(nodes))
 
 
 A = path("h1", "l1", "s1", "l3", "h3")
