@@ -163,10 +163,20 @@ class Core:
         wanted = {event.link, self._desk.fabric_name(event.link)}
         for element, names in self._clearable():
             if event.link == "*" or wanted & names:
+                was_usable = element.usable
                 element.feed("clear", now_s, why="cleared by the operator")
                 cleared += 1
+                if element.usable and not was_usable:
+                    self._returned(element, now_s)
         self._tray.record(cause, f"damping of {event.link} cleared", f"asked for; {cleared} element(s)")
         self.world.decide_soon(now_s)
+
+    def _returned(self, element: Element, now_s: float) -> None:
+        """What was away may be used again: of a port of ours peers are told, and its paths are traced anew."""
+        if element.name in self.world.uplinks:
+            self._desk.port_up(element.name, element.cause, now_s)
+            survey.trace_anew(self.world, element.name)
+            self._survey_soon(now_s)
 
     def _clearable(self) -> Iterator[tuple[Element, set[str]]]:
         for direction, element in self.world.links.items():
@@ -216,10 +226,8 @@ class Core:
             if element.tick(now_s):
                 self._tray.record(element.cause, f"{element.name} is {element.state}", element.why)
                 self.world.decide_soon(now_s + GATHER_S)
-                if element.usable and element.name in self.world.uplinks:
-                    self._desk.port_up(element.name, element.cause, now_s)
-                    survey.trace_anew(self.world, element.name)
-                    self._survey_soon(now_s)
+                if element.usable:
+                    self._returned(element, now_s)
         health.look_again(self.world, now_s)
         self._follow_members(now_s)
         if any(deadline <= now_s for deadline in self._desk.deadlines()):

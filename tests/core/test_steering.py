@@ -10,7 +10,7 @@ from playbook import Playbook, like, nothing
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
-from linkpass.core.commands import Record, SetGroup, SetLabels
+from linkpass.core.commands import Record, SendNotice, SetGroup, SetLabels
 from linkpass.core.machine import Core
 from linkpass.core.settings import CoreSettings
 
@@ -387,9 +387,11 @@ def test_clear_of_a_host_link_clears_the_port(link: str) -> None:
         sim.carrier("eth1", True)
         sim.run(0.3)
     assert sim.group == ("eth2",)
+    mark = sim.mark()
     sim.post(ev.ClearRequested(link=link))
     sim.run(0.2)
     assert sim.group == ("eth1", "eth2")
+    assert ("port_up", "leaf1>host1") in [(n.notice.kind, n.notice.link) for n in sim.since(mark, SendNotice)]
 
 
 def test_clear_of_a_failing_link_brings_nothing_back() -> None:
