@@ -135,6 +135,10 @@ class Desk:
             raise ZeroDivisionError("nobody expected this")
         return self.now
 
+    async def namespaces(self) -> Sequence[Any]:
+        rows: Sequence[Any] = self.now.get("netns", ())
+        return rows
+
     def paths(self) -> Sequence[Any]:
         return list(self.now["paths"])
 

@@ -36,7 +36,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Faces(Protocol):
     """What the daemon shows and takes. Everything returned is plain data or msgspec structs."""
 
-    def view(self) -> Mapping[str, Any]: ...
+    def view(self) -> Mapping[str, Any]:
+        """What is known at once: `netns` is left to `namespaces`."""
+
+    async def namespaces(self) -> Sequence[Any]:
+        """The network namespaces with connections; looked for on another thread, for it takes its time."""
 
     def paths(self) -> Sequence[Any]: ...
 
@@ -183,7 +187,8 @@ class ControlEdge:
         return app
 
     async def _status(self, _: web.Request) -> web.Response:
-        return answer(self._faces.view())
+        netns = await self._faces.namespaces()
+        return answer({**self._faces.view(), "netns": netns})
 
     async def _paths(self, _: web.Request) -> web.Response:
         return answer({"paths": self._faces.paths()})
