@@ -111,9 +111,9 @@ def judge_links(world: World, tray: Tray, now_s: float) -> None:
     verdicts = explain([path.links for path in failing], [path.links for path in good], names)
     blamed = frozenset(link for verdict in verdicts if verdict.kind in ("link", "switch") for link in verdict.links)
     _announce(world, tray, verdicts, failing, now_s)
-    for link in blamed:
+    for link in sorted(blamed):  # in an order that a replay has as well
         world.link(link).feed("bad", now_s, why="nothing gets through", cause=_cause_of(failing, link))
-    for link in {link for path in good for link in path.links}:
+    for link in sorted({link for path in good for link in path.links}):
         element = world.links.get(link)
         if element is not None and link not in blamed and _acquitted(world, link, now_s):
             element.feed("good", now_s, why="probes get through")
