@@ -42,6 +42,8 @@ TYPE_UNICAST: Final = 1
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING, _IFF_LOWER_UP = 0x1, 0x8, 0x40, 0x10000
 _NUD_USABLE: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 """Reachable, stale, delay, probe, noarp, permanent: states in which the link-layer address is worth using."""
+_NUD_CONFIRMED: Final = 0x01 | 0x02 | 0x08 | 0x10 | 0x40 | 0x80
+"""Incomplete (being asked for), reachable, delay, probe, noarp, permanent; neither stale nor failed."""
 _NTF_USE: Final = 0x01
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU = 1, 3, 4
@@ -93,17 +95,23 @@ class Link:
     mac: bytes = b""
     mtu: int = 0
     loopback: bool = False
+    family: int = 0
+    """0 for the device itself. A bridge tells of its ports in messages of family AF_BRIDGE: leaving a bridge reads like
+    the end of the device there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A neighbour entry. `address` is empty for a bridge's forwarding entry, `mac` while it is not resolved."""
+    """A neighbour entry. `address` is empty for a bridge's forwarding entry, `mac` while it is not resolved.
+
+    `confirmed`: the kernel vouches for the link-layer address or is asking now; otherwise it waits for a reason."""
 
     family: int
     index: int
     address: str
     mac: bytes = b""
     usable: bool = False
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +185,17 @@ def messages(datagram: bytes) -> Iterator[Message]:
         start += (length + 3) & ~3
 
 
-def dump(kind: int, seq: int, family: int = 0) -> bytes:
-    """A request for all objects of a kind (RTM_GET…)."""
-    return message(kind, F_REQUEST | F_DUMP, seq, bytes((family,)) + b"\0" * (_DUMP_HEADER[kind] - 1))
+def dump(kind: int, seq: int, family: int = 0, *, table: int = 0, protocol: int = 0) -> bytes:
+    """A request for all objects of a kind (RTM_GET…).
+
+    `table` and `protocol` narrow a dump of routes down on a socket with NETLINK_GET_STRICT_CHK; the answers have to be
+    looked at all the same, because an older kernel overlooks both."""
+    body = bytes((family,)) + b"\0" * (_DUMP_HEADER[kind] - 1)
+    if table or protocol:
+        body = _RTMSG.pack(family, 0, 0, 0, table if table < 256 else 0, protocol, 0, 0, 0)
+        if table >= 256:
+            body += _u32(_RTA_TABLE, table)
+    return message(kind, F_REQUEST | F_DUMP, seq, body)
 
 
 # addresses
@@ -202,7 +218,7 @@ def _number(data: bytes | None) -> int:
 
 # what the kernel says
 def parse_link(body: bytes) -> Link:
-    _, _, index, flags, _ = _IFINFO.unpack_from(body)
+    family, _, index, flags, _ = _IFINFO.unpack_from(body)
     found = dict(attributes(body, _IFINFO.size))
     running = _IFF_RUNNING | _IFF_LOWER_UP
     return Link(
@@ -213,6 +229,7 @@ def parse_link(body: bytes) -> Link:
         mac=found.get(_IFLA_ADDRESS, b""),
         mtu=_number(found.get(_IFLA_MTU)),
         loopback=bool(flags & _IFF_LOOPBACK),
+        family=family,
     )
 
 
@@ -221,7 +238,13 @@ def parse_neighbour(body: bytes) -> Neighbour:
     found = dict(attributes(body, _NDMSG.size))
     address, mac = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
     text = _text(address) if family in (AF_INET, AF_INET6) and address else ""
-    return Neighbour(family, index, text, mac, bool(state & _NUD_USABLE) and bool(mac))
+    usable = bool(state & _NUD_USABLE) and bool(mac)
+    return Neighbour(family, index, text, mac, usable, bool(state & _NUD_CONFIRMED))
+
+
+def route_protocol(body: bytes) -> int:
+    """The protocol of a route message by its header alone, for floods in which hardly any route concerns us."""
+    return body[5] if len(body) >= _RTMSG.size else 0
 
 
 def parse_next_hop(body: bytes) -> NextHop:

@@ -6,15 +6,20 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Sequence
 
 from linkpass.wire import rtnl
 
 SOL_NETLINK = 270
 NETLINK_ADD_MEMBERSHIP = 1
+NETLINK_CAP_ACK = 10
 NETLINK_EXT_ACK = 11
 NETLINK_GET_STRICT_CHK = 12
 ANSWER_S = 2.0
 """The kernel answers within microseconds; a longer silence is a fault, not a reason to stop the daemon for good."""
+
+AT_ONCE = 64
+"""Changes in one datagram: their answers have to fit into the socket's receive buffer."""
 
 
 class KernelRefusedError(OSError):
@@ -41,8 +46,16 @@ class RequestSocket:
         self._seq = 0
 
     def open(self) -> None:
+        """Strict checking makes the kernel refuse what it does not know instead of overlooking it: one before 6.14
+        would answer a question about a flow label as if there were no label."""
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+        for option in (NETLINK_EXT_ACK, NETLINK_CAP_ACK, NETLINK_GET_STRICT_CHK):
+            try:
+                sock.setsockopt(SOL_NETLINK, option, 1)
+            except OSError as error:  # Linux before 4.20 has no strict checking
+                if error.errno != errno.ENOPROTOOPT:
+                    sock.close()
+                    raise
         sock.bind((0, 0))
         sock.settimeout(ANSWER_S)
         self._socket = sock
@@ -75,6 +88,31 @@ class RequestSocket:
                     raise refused(answer.error, what, _sentence(answer))
                 return
 
+    def change_many(self, changes: Sequence[tuple[int, bytes, int]]) -> list[tuple[int, str]]:
+        """Send changes (kind, body, flags) in one go; the kernel carries out one after the other, and a refused one
+        does not keep it from the next. (errno or 0, the kernel's sentence) of each."""
+        outcomes: list[tuple[int, str]] = []
+        for first in range(0, len(changes), AT_ONCE):
+            outcomes += self._change_some(changes[first : first + AT_ONCE])
+        return outcomes
+
+    def _change_some(self, changes: Sequence[tuple[int, bytes, int]]) -> list[tuple[int, str]]:
+        first = self._seq + 1
+        self._seq += len(changes)
+        sock = self._sock()
+        sock.send(
+            b"".join(
+                rtnl.message(kind, flags | rtnl.F_REQUEST | rtnl.F_ACK, first + step, body)
+                for step, (kind, body, flags) in enumerate(changes)
+            )
+        )
+        outcomes: dict[int, tuple[int, str]] = {}
+        while len(outcomes) < len(changes):
+            for answer in rtnl.messages(sock.recv(65536)):
+                if answer.seq >= first and answer.kind == rtnl.NLMSG_ERROR:
+                    outcomes[answer.seq] = (answer.error, _sentence(answer))
+        return [outcomes[first + step] for step in range(len(changes))]
+
     def ask(self, kind: int, body: bytes, what: str) -> rtnl.Message:
         """Ask for one object. Raises KernelRefusedError."""
         self._seq += 1
@@ -88,18 +126,28 @@ class RequestSocket:
                     raise refused(answer.error, what, _sentence(answer))
                 return answer
 
-    def dump(self, kind: int, family: int = 0) -> list[rtnl.Message]:
-        """All objects of a kind. A dump that the kernel says was interrupted is taken again, a few times."""
+    def dump(self, kind: int, family: int = 0, *, table: int = 0, protocol: int = 0) -> list[rtnl.Message]:
+        """All objects of a kind; `table` and `protocol` spare the kernel the telling of others' routes, where it can.
+
+        A dump that the kernel says was interrupted is taken again, a few times."""
         for _ in range(5):
-            found, interrupted = self._dump_once(kind, family)
+            found, interrupted = self._dump_once(kind, family, table, protocol)
             if not interrupted:
                 break
         return found
 
-    def _dump_once(self, kind: int, family: int) -> tuple[list[rtnl.Message], bool]:
+    def routes(self, family: int, *, table: int, protocol: int = 0) -> list[rtnl.Route]:
+        """The routes of a table in one family (of one protocol, if one is given)."""
+        found = (
+            rtnl.parse_route(answer.body)
+            for answer in self.dump(rtnl.RTM_GETROUTE, family, table=table, protocol=protocol)
+        )
+        return [route for route in found if route.table == table and protocol in (0, route.protocol)]
+
+    def _dump_once(self, kind: int, family: int, table: int, protocol: int) -> tuple[list[rtnl.Message], bool]:
         self._seq += 1
         sock = self._sock()
-        sock.send(rtnl.dump(kind, self._seq, family))
+        sock.send(rtnl.dump(kind, self._seq, family, table=table, protocol=protocol))
         found: list[rtnl.Message] = []
         interrupted = False
         while True:
