@@ -131,11 +131,11 @@ def test_a_carrier_that_flaps_unseen_is_no_obstacle(bench: Bench) -> None:
 def test_a_gateway_that_changes_is_followed(bench: Bench) -> None:
     bench.edge.set_group(ALL, ("eth1",))
     bench.two.ip(bench.two.far, "addr add fd02:1:1::c/64 dev p1 nodad")
-    changed = ways(bench.two)
-    changed["eth1"] = Way(changed["eth1"].index, gateway4="10.125.1.1", gateway6="fd02:1:1::c")
-    bench.edge.set_ways(changed)
-    bench.edge.set_group(ALL, ("eth1",))
+    others = "nexthop via fd02:1:1::c dev eth1 nexthop via fd02:1:2::b dev eth2"
+    bench.two.ip(bench.two.host, f"route replace {PREFIX6} metric 1024 src {OWN6} {others}")
+    bench.edge.refresh()
     assert "fd02:1:1::c dev eth1" in "".join(bench.lines(ours=True, family="-6"))
+    assert "fd02:1:1::b" not in "".join(bench.lines(ours=True))
 
 
 def test_a_refresh_does_not_fight_whoever_removes_ours(bench: Bench) -> None:
@@ -144,7 +144,7 @@ def test_a_refresh_does_not_fight_whoever_removes_ours(bench: Bench) -> None:
     bench.two.ip(bench.two.host, f"route del {PREFIX6} metric {METRIC}")
     bench.edge.forget()
     bench.edge.refresh()
-    assert bench.leads(PEER6) == "own" and bench.leads(PEER4) == "eth2"
+    assert bench.leads(PEER6) == bench.leads(PEER4) == "own" and bench.lines(ours=True) == []
     bench.edge.set_group(ALL, ("eth1",))
     assert bench.leads(PEER6) == bench.leads(PEER4) == "eth1"
     bench.edge.forget()
@@ -219,7 +219,7 @@ def test_ids_stay_in_our_range(bench: Bench) -> None:
     for number in range(2, 40):
         bench.edge.set_group(f"fd02:ff::{number:x}", UPLINKS)
     ids = [hop["id"] for hop in json.loads(bench.two.show(bench.two.host, "-j", "nexthop"))]
-    assert len(ids) == len(set(ids)) == 4 + 2 + 38 and all(FIRST_ID <= identity <= LAST_ID for identity in ids)
+    assert len(ids) == len(set(ids)) == (2 + 38) * 3 and all(FIRST_ID <= identity <= LAST_ID for identity in ids)
 
 
 def test_labels_choose_an_uplink_and_the_kernel_says_which(bench: Bench) -> None:

@@ -1,18 +1,23 @@
 """Rung 2: our own, more preferred routes on next-hop groups; replacing a group moves all its routes at once.
 
-For every route of the kernel's main table inside the configured prefixes that is not ours, a route of ours lies
-over it: same destination, better metric, protocol 76. Others' routes are never edited; withdrawing ours uncovers
-them. The kernel deletes next hops when their carrier goes and does not bring them back (net/ipv4/nexthop.c,
+For every route of the kernel's main table to the configured prefixes that is not ours, a route of ours lies over it:
+same destination, better metric, protocol 76. Others' routes are never edited; withdrawing ours uncovers them. A route
+of ours leads over those of the chosen uplinks that the route below has, and over no other: routes below with the same
+ways share a bundle (`bundle.py`), one where all is as usual.
+
+The kernel deletes next hops when their carrier goes and does not bring them back (net/ipv4/nexthop.c,
 nexthop_flush_dev), so a group that cannot be replaced is built anew: next hops, group, routes.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
-import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from linkpass.edges.kernel.bundle import Bundle, Exit, Ids
+from linkpass.edges.kernel.originals import Network, contains, effective_metric, families, originals
 from linkpass.edges.kernel.sock import KernelRefusedError, RequestSocket
 from linkpass.wire import rtnl
 
@@ -25,14 +30,28 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an uplink leads out: its device and a gateway per family (empty: none)."""
+    """An uplink: its device, and a gateway per family (empty: none).
+
+    The gateways count where the operator has named the uplink (`everywhere`): it then leads to all destinations. Any
+    other leads where the kernel's own routes say, by their gateways."""
 
     index: int
     gateway4: str = ""
     gateway6: str = ""
+    everywhere: bool = False
 
     def gateway(self, family: int) -> str:
         return self.gateway6 if family == rtnl.AF_INET6 else self.gateway4
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What should lie in the kernel for one group: a bundle each for destinations with the same ways below them."""
+
+    family: int
+    source: str
+    exits: frozenset[Exit]
+    destinations: set[str] = field(default_factory=set)
 
 
 class RouteEdge:
@@ -47,19 +66,24 @@ class RouteEdge:
         expires_s: int = EXPIRES_S,
         table: int = rtnl.TABLE_MAIN,
     ) -> None:
-        self._prefixes = [ipaddress.ip_network(prefix) for prefix in prefixes]
+        self._prefixes: list[Network] = [ipaddress.ip_network(prefix) for prefix in prefixes]
         self._metric = metric
         self._rto_min_ms = rto_min_ms
         self._expires_s = expires_s
         self._table = table
         self._socket = RequestSocket()
         self._ways: dict[str, Way] = {}
-        self._hops: dict[tuple[str, int], int] = {}
-        self._groups: dict[str, tuple[str, ...]] = {}
-        self._routes: dict[str, dict[str, rtnl.Route]] = {}
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._bundles: dict[str, list[Bundle]] = {}
+        self._removed: set[str] = set()
+        """Groups that somebody else has taken something of, and that were not asked for since."""
+        self._ids: Ids | None = None
+        self._ipv4_laid = False
+        self.on_ipv4: Callable[[bool], None] | None = None
+        """Told whether IPv4 routes of ours lie in the kernel, when that changes: nothing there makes them expire."""
 
     def open(self) -> None:
-        """Connect in this thread's namespace and remove what an earlier run left behind, except what still steers.
+        """Connect in this thread's namespace. What an earlier run left stays until `sweep`.
 
         Raises KernelRefusedError."""
         self._socket.open()
@@ -72,83 +96,77 @@ class RouteEdge:
         return self._socket.port_id
 
     def set_ways(self, ways: Mapping[str, Way]) -> None:
-        """The uplinks as the kernel has them now. After a change of device or gateway next hops are made anew."""
-        for name, way in ways.items():
-            if self._ways.get(name) != way:
-                for family in (rtnl.AF_INET, rtnl.AF_INET6):
-                    self._hops.pop((name, family), None)
+        """The uplinks as the kernel has them now. After a change of device next hops are made anew."""
         self._ways = dict(ways)
 
+    def owners(self, thing: rtnl.Route | rtnl.NextHop) -> tuple[str, ...]:
+        """The groups that a route (by destination and metric) or a next hop (by id) in the kernel belongs to."""
+        if isinstance(thing, rtnl.NextHop):
+            return tuple(g for g, made in self._bundles.items() if any(thing.id in one.ids() for one in made))
+        if thing.metric != self._metric or thing.table != self._table:
+            return ()
+        return tuple(g for g, made in self._bundles.items() if any(thing.destination in one.laid for one in made))
+
     def covered(self) -> list[rtnl.Route]:
-        """The kernel's routes inside the prefixes that are not ours, the best of each destination first."""
-        found: dict[str, rtnl.Route] = {}
-        for answer in self._socket.dump(rtnl.RTM_GETROUTE):
-            route = rtnl.parse_route(answer.body)
-            if route.table != self._table or route.protocol == PROTOCOL or route.kind != rtnl.TYPE_UNICAST:
-                continue
-            if not any(hop.gateway for hop in route.hops):
-                continue
-            network = ipaddress.ip_network(route.destination)
-            inside = any(network.version == p.version and network.subnet_of(p) for p in self._prefixes)  # type: ignore[arg-type]
-            best = found.get(route.destination)
-            if inside and (best is None or route.metric < best.metric):
-                found[route.destination] = route
-        return list(found.values())
+        """Others' routes to the prefixes that lead over a gateway, the best of each destination, the longest first."""
+        found: list[rtnl.Route] = []
+        for family in families(self._prefixes):
+            found += self._socket.routes(family, table=self._table)
+        return [r for r in originals(found, self._prefixes, PROTOCOL) if any(hop.gateway for hop in r.hops)]
 
     def set_group(self, group: str, uplinks: tuple[str, ...]) -> None:
-        """Let `uplinks` carry a destination set: `all`, or the address of one peer. Empty: withdraw our routes."""
+        """Let `uplinks` carry a destination set: `all`, or the address of one peer. Empty: withdraw our routes.
+
+        When all is well that is one message a bundle. What is missing in the kernel is put back, whoever took it."""
         if not uplinks:
             self.withdraw(group)
             return
-        for family in self._families(group):
-            members = [name for name in uplinks if name in self._ways and self._ways[name].gateway(family)]
-            if members:
-                self._replace(group, family, members)
-        self._groups[group] = uplinks
+        self._wanted[group] = uplinks
+        removed = group in self._removed
+        self._removed.discard(group)
+        if removed or not (self._replace(group, uplinks) or self._remake(group, uplinks)):
+            self._build(group, uplinks, strict=True)
 
     def refresh(self) -> None:
         """Extend our IPv6 routes' lives, lie over routes that are new, and make anew what the kernel dropped.
 
-        A group that is refused does not keep the others from their refresh; the first refusal is raised at the end."""
-        self._hops.clear()
+        A group of which somebody else has removed something, and which was not asked for since, is his: what is left of
+        it goes, too, or half of it would steer on for ever without us. A group that is refused does not keep the others
+        from their refresh; the first refusal is raised at the end."""
         refusal: KernelRefusedError | None = None
-        for group, uplinks in list(self._groups.items()):
+        for group in list(self._wanted):
+            if group in self._removed:
+                self.withdraw(group)
+                continue
             try:
-                self.set_group(group, uplinks)
+                self._build(group, self._wanted[group], strict=False)
             except KernelRefusedError as error:
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
 
     def forget(self, group: str = ALL) -> None:
-        """Somebody else has removed something of a group: it is left as it is, by `refresh` too, until the next
-        `set_group` makes all of it anew. How often that is done is not decided here."""
-        self._hops.clear()
-        self._groups.pop(group, None)
+        """Somebody else has removed something of a group: `refresh` does not put it back, the next `set_group` does.
+        How often that is done is not decided here."""
+        self._removed.add(group)
 
     def withdraw(self, group: str) -> None:
-        """Remove our routes, then the group, of one destination set."""
-        for destination in list(self._routes.get(group, {})):
-            self._drop_route(group, destination)
-        self._routes.pop(group, None)
-        for family in (rtnl.AF_INET, rtnl.AF_INET6):
-            self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(_group_id(group, family)))
-        self._groups.pop(group, None)
+        """Remove our routes, then the groups, then the next hops of one destination set."""
+        for bundle in self._bundles.pop(group, []):
+            bundle.remove(self._socket)
+        self._wanted.pop(group, None)
+        self._removed.discard(group)
+        self._tell_ipv4()
 
     def withdraw_all(self) -> None:
-        for group in self._groups.keys() | self._routes.keys():
+        for group in list(self._bundles.keys() | self._wanted.keys()):
             self.withdraw(group)
-        for name in self._ways:
-            for family in (rtnl.AF_INET, rtnl.AF_INET6):
-                self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(self._hop_id(name, family)))
-        self._hops.clear()
 
     def sweep(self) -> list[str]:
         """Remove everything that carries our marks, whoever left it; what was removed, in words."""
         removed = []
-        for answer in self._socket.dump(rtnl.RTM_GETROUTE):
-            route = rtnl.parse_route(answer.body)
-            if route.protocol == PROTOCOL and route.table == self._table:
+        for family in (rtnl.AF_INET6, rtnl.AF_INET):
+            for route in self._socket.routes(family, table=self._table, protocol=PROTOCOL):
                 body = rtnl.route(route.destination, protocol=PROTOCOL, metric=route.metric, table=route.table)
                 if self._forgive(rtnl.RTM_DELROUTE, body):
                     removed.append(f"route {route.destination} metric {route.metric}")
@@ -156,13 +174,29 @@ class RouteEdge:
         for hop in sorted(hops, key=lambda hop: not hop.group):  # groups before their members
             if FIRST_ID <= hop.id <= LAST_ID and self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(hop.id)):
                 removed.append(f"next hop {hop.id:#x}")
-        self._hops.clear()
-        self._groups.clear()
-        self._routes.clear()
+        self._wanted.clear()
+        self._bundles.clear()
+        self._removed.clear()
+        self._ids = None
+        self._tell_ipv4()
         return removed
 
     def uplink_of(self, peer: str, source: str, labels: Iterable[int]) -> dict[int, str]:
-        """Which uplink the kernel's hash picks for each label now. Raises KernelRefusedError on kernels before 6.14."""
+        """Which uplink the kernel's hash picks for each label now. Raises KernelRefusedError on kernels before 6.14.
+
+        The kernel keeps a ready-made route per next hop and CPU. When the route that one was made for has gone, packets
+        still use it, but this question is answered with ENETUNREACH: throw them away, then ask again."""
+        labels = list(labels)
+        try:
+            return self._uplink_of(peer, source, labels)
+        except KernelRefusedError as error:
+            if error.errno != errno.ENETUNREACH:
+                raise
+        for bundle in self._all():
+            bundle.renew_hops(self._socket)
+        return self._uplink_of(peer, source, labels)
+
+    def _uplink_of(self, peer: str, source: str, labels: list[int]) -> dict[int, str]:
         names = {way.index: name for name, way in self._ways.items()}
         found = {}
         for label in labels:
@@ -174,74 +208,144 @@ class RouteEdge:
 
     # how it is done
 
-    def _families(self, group: str) -> list[int]:
-        if group != ALL:
-            return [rtnl.family_of(group)]
-        versions = {prefix.version for prefix in self._prefixes}
-        return [family for family, version in ((rtnl.AF_INET, 4), (rtnl.AF_INET6, 6)) if version in versions]
+    def _all(self) -> list[Bundle]:
+        return [bundle for made in self._bundles.values() for bundle in made]
 
-    def _replace(self, group: str, family: int, members: list[str]) -> None:
-        body = rtnl.next_hop_group(_group_id(group, family), [self._hop_id(name, family) for name in members], PROTOCOL)
-        what = f"group {group} over {', '.join(members)}"
-        fast = all((name, family) in self._hops for name in members) and group in self._groups
-        if fast:
-            try:  # without F_CREATE: a group that is gone has taken its routes along, and must not come back alone
-                self._socket.change(rtnl.RTM_NEWNEXTHOP, body, rtnl.F_REPLACE, what)
-            except KernelRefusedError:  # the group, or a member, went with a carrier
-                fast = False
-        if not fast:
-            for name in members:
-                self._make_hop(name, family)
-            self._socket.change(rtnl.RTM_NEWNEXTHOP, body, rtnl.F_CREATE | rtnl.F_REPLACE, what)
-            self._lay_routes(group, family)
-        elif self._routes_gone(group, family):
-            self._lay_routes(group, family)
+    def _as_made(self, group: str, uplinks: tuple[str, ...]) -> list[tuple[Bundle, tuple[Exit, ...]]]:
+        """The group's bundles and the ways chosen for each (none: the kernel's own routes serve there). Empty when it
+        takes a look at the kernel: nothing is known yet, nothing chosen leads anywhere, or a device is another now."""
+        found = [(bundle, bundle.chosen(uplinks)) for bundle in self._bundles.get(group, [])]
+        indexes = {name: way.index for name, way in self._ways.items()}
+        if any(indexes.get(e.name, e.device) != e.device for bundle, _ in found for e in bundle.exits):
+            return []
+        return found if any(members for _, members in found) else []
 
-    def _routes_gone(self, group: str, family: int) -> bool:
-        """This family has had no way yet when the group was made."""
-        return not any(route.family == family for route in self._routes.get(group, {}).values())
+    def _replace(self, group: str, uplinks: tuple[str, ...]) -> bool:
+        """The fast way: one message a bundle moves the traffic; those behind them in the same datagram look after the
+        routes. False: something is not as we left it, or a next hop was never made."""
+        found = self._as_made(group, uplinks)
+        if not found or not all(bundle.is_ready(members) for bundle, members in found):
+            return False
+        serving = [(bundle, members) for bundle, members in found if members]
+        changes = [bundle.replacement(members) for bundle, members in serving]
+        checks = [check for bundle, _ in serving for check in bundle.checks()]
+        outcomes = [error for error, _ in self._socket.change_many(changes + checks)]
+        moved = not any(outcomes[: len(changes)])
+        return moved and all(error in (0, errno.EEXIST) for error in outcomes[len(changes) :])
 
-    def _make_hop(self, name: str, family: int) -> None:
-        way = self._ways[name]
-        identity = self._hop_id(name, family)
-        body = rtnl.next_hop(identity, way.index, way.gateway(family), PROTOCOL)
-        self._socket.change(rtnl.RTM_NEWNEXTHOP, body, rtnl.F_CREATE | rtnl.F_REPLACE, f"next hop over {name}")
-        self._hops[name, family] = identity
+    def _remake(self, group: str, uplinks: tuple[str, ...]) -> bool:
+        """Make everything anew as it was, without a look at others' routes, which takes long where there are many:
+        after a carrier took it, and for an uplink's first use."""
+        found = self._as_made(group, uplinks)
+        try:
+            for bundle, members in found:
+                if members:
+                    bundle.make(self._socket, members, strict=True)
+                else:
+                    bundle.remove(self._socket)
+        except KernelRefusedError:
+            return False
+        self._tell_ipv4()
+        return bool(found)
 
-    def _hop_id(self, name: str, family: int) -> int:
-        return FIRST_ID + (self._ways[name].index & 0x3FFF) + (0x4000 if family == rtnl.AF_INET6 else 0)
+    def _build(self, group: str, uplinks: tuple[str, ...], *, strict: bool) -> None:
+        """The slow way: read what there is to lie over and make everything anew. What moves from one bundle to another
+        is laid there before it is taken away here.
 
-    def _lay_routes(self, group: str, family: int) -> None:
-        covered = [route for route in self.covered() if route.family == family]
+        `strict`: an uplink that cannot be used is a refusal; otherwise the others carry on without it."""
+        kept: list[Bundle] = []
+        refusal: KernelRefusedError | None = None
+        old = self._bundles.get(group, [])
+        for plan in self._plans(group):
+            bundle = self._claim(old, kept, plan)
+            bundle.exits, bundle.reasons = plan.exits, plan.destinations
+            kept.append(bundle)
+        self._bundles[group] = kept
+        leads = [bundle for bundle in kept if bundle.chosen(uplinks)]
+        for bundle in leads:
+            try:
+                bundle.make(self._socket, bundle.chosen(uplinks), strict=strict)
+            except KernelRefusedError as error:
+                refusal = refusal or error
+        for bundle in [*(one for one in old if one not in kept), *(one for one in kept if one not in leads)]:
+            bundle.remove(self._socket)
+        for bundle in leads:
+            bundle.tidy(self._socket)
+        self._remove_leavings(leads)
+        self._tell_ipv4()
+        if refusal is not None:
+            raise refusal
+        if not leads and strict:
+            what = f"group {group} over {', '.join(uplinks)}: no route of the kernel to the prefixes leads over them"
+            raise KernelRefusedError(errno.ENETUNREACH, what)
+
+    def _plans(self, group: str) -> list[_Plan]:
+        plans: dict[tuple[int, str, frozenset[Exit]], _Plan] = {}
+        for over in self._below(group):
+            exits = frozenset(self._exits(over))
+            if not exits:
+                continue
+            if group == ALL:
+                destinations = preferred(over, self._metric)
+            else:
+                destinations = [f"{group}/{128 if over.family == rtnl.AF_INET6 else 32}"]
+            if destinations:
+                key = (over.family, over.source, exits)
+                plans.setdefault(key, _Plan(over.family, over.source, exits)).destinations.update(destinations)
+        return list(plans.values())
+
+    def _below(self, group: str) -> list[rtnl.Route]:
+        """What the group's routes lie over; for a peer the longest route to it, unless that is as good as ours."""
+        routes = self.covered()
         if group == ALL:
-            wanted = {over: route for route in covered for over in preferred(route, self._metric)}
-        else:
-            bits = 128 if family == rtnl.AF_INET6 else 32
-            source = next((route.source for route in covered if _contains(route.destination, group)), "")
-            wanted = {f"{group}/{bits}": rtnl.Route(f"{group}/{bits}", family, metric=self._metric + 1, source=source)}
-        laid = self._routes.setdefault(group, {})
-        for destination in [d for d, route in laid.items() if route.family == family and d not in wanted]:
-            self._drop_route(group, destination)
-        for destination, route in wanted.items():
-            body = rtnl.route(
-                destination,
-                next_hop_id=_group_id(group, family),
-                protocol=PROTOCOL,
-                metric=self._metric,
-                source=route.source,
-                table=self._table,
-                expires_s=self._expires_s,
-                rto_min_ms=self._rto_min_ms,
-            )
-            self._socket.change(
-                rtnl.RTM_NEWROUTE, body, rtnl.F_CREATE | rtnl.F_REPLACE, f"route {destination} on group {group}"
-            )
-            laid[destination] = route
+            return routes
+        peer = ipaddress.ip_network(group)
+        for route in routes:  # the longest come first
+            if contains(ipaddress.ip_network(route.destination), peer):
+                own = route.destination == str(peer)
+                return [] if own and effective_metric(route) <= self._metric else [route]
+        return []
 
-    def _drop_route(self, group: str, destination: str) -> None:
-        body = rtnl.route(destination, protocol=PROTOCOL, metric=self._metric, table=self._table)
-        self._forgive(rtnl.RTM_DELROUTE, body)
-        self._routes.get(group, {}).pop(destination, None)
+    def _exits(self, route: rtnl.Route) -> Iterable[Exit]:
+        names = {way.index: name for name, way in self._ways.items()}
+        for hop in route.hops:
+            if hop.gateway and hop.index in names:
+                yield Exit(names[hop.index], hop.index, hop.gateway)
+        for name, way in self._ways.items():
+            if way.everywhere and way.gateway(route.family):
+                yield Exit(name, way.index, way.gateway(route.family))
+
+    def _numbers(self) -> Ids:
+        """Our range of ids, less those that an earlier run has left behind."""
+        if self._ids is None:
+            self._ids = Ids(FIRST_ID, LAST_ID)
+            self._ids.shun(rtnl.parse_next_hop(answer.body).id for answer in self._socket.dump(rtnl.RTM_GETNEXTHOP))
+        return self._ids
+
+    def _claim(self, old: list[Bundle], taken: list[Bundle], plan: _Plan) -> Bundle:
+        """The bundle that has most of a plan's destinations already, or a new one."""
+        able = [one for one in old if one not in taken and (one.family, one.source) == (plan.family, plan.source)]
+        best = max(able, key=lambda one: len(one.reasons & plan.destinations), default=None)
+        if best is not None and best.reasons & plan.destinations:
+            return best
+        return Bundle(
+            family=plan.family,
+            source=plan.source,
+            exits=plan.exits,
+            protocol=PROTOCOL,
+            metric=self._metric,
+            table=self._table,
+            expires_s=self._expires_s,
+            rto_min_ms=self._rto_min_ms,
+            numbers=self._numbers(),
+        )
+
+    def _remove_leavings(self, bundles: list[Bundle]) -> None:
+        """An earlier run's routes beside ours would go on steering: the kernel takes the older of two."""
+        for bundle in bundles:
+            for route in self._socket.routes(bundle.family, table=self._table, protocol=PROTOCOL):
+                if route.destination in bundle.laid and route.next_hop_id != bundle.ident:
+                    self._forgive(rtnl.RTM_DELROUTE, bundle.route(route.destination, route.next_hop_id))
 
     def _forgive(self, kind: int, body: bytes) -> bool:
         """Delete something that may be gone already; True when it was there."""
@@ -251,25 +355,20 @@ class RouteEdge:
             return False
         return True
 
+    def _tell_ipv4(self) -> None:
+        laid = any(bundle.family == rtnl.AF_INET and bundle.laid for bundle in self._all())
+        if laid != self._ipv4_laid:
+            self._ipv4_laid = laid
+            if self.on_ipv4 is not None:
+                self.on_ipv4(laid)
+
 
 def preferred(route: rtnl.Route, metric: int) -> list[str]:
     """The destinations under which a route with `metric` wins over `route`: its own, or, where its metric is as good
     (IPv4 knows no better one than 0), its two halves. None for a single address that cannot be halved."""
-    network = ipaddress.ip_network(route.destination)
-    effective = route.metric or (1024 if route.family == rtnl.AF_INET6 else 0)
-    if effective > metric:
+    if effective_metric(route) > metric:
         return [route.destination]
+    network = ipaddress.ip_network(route.destination)
     if network.prefixlen == network.max_prefixlen:
         return []
     return [str(half) for half in network.subnets()]
-
-
-def _group_id(group: str, family: int) -> int:
-    """Groups of peers share the upper half of our range; a collision of two peers is one in some ten thousands."""
-    number = 0 if group == ALL else 1 + zlib.crc32(group.encode()) % 0x3FFE
-    return FIRST_ID + 0x8000 + number + (0x4000 if family == rtnl.AF_INET6 else 0)
-
-
-def _contains(destination: str, address: str) -> bool:
-    network, one = ipaddress.ip_network(destination), ipaddress.ip_address(address)
-    return network.version == one.version and one in network
