@@ -8,20 +8,19 @@ the socket overflows everything is read anew.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import errno
-import fcntl
 import ipaddress
 import socket
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from linkpass.core.events import Event, SteeringLost, UplinkGone, UplinkState
+from linkpass.edges.kernel.originals import families, originals
+from linkpass.edges.kernel.remover import Removers
 from linkpass.edges.kernel.routes import ALL, FIRST_ID, LAST_ID, PROTOCOL
 from linkpass.edges.kernel.sock import NETLINK_ADD_MEMBERSHIP, SOL_NETLINK, RequestSocket
+from linkpass.edges.kernel.speed import speed_bps
 from linkpass.wire import rtnl
 
 GROUPS = (
@@ -34,6 +33,8 @@ GROUPS = (
 RECEIVE_BYTES = 4 << 20
 SETTLE_S = 0.05
 """Route changes come in floods; they are read once when the flood has settled."""
+DRAINED_MOST = 100_000
+"""Datagrams thrown away after an overflow before everything is read anew, even if more keep coming."""
 SO_RCVBUFFORCE = 33
 
 
@@ -73,6 +74,17 @@ class UplinkInfo:
 class _Known:
     links: dict[int, rtnl.Link] = field(default_factory=dict)
     neighbours: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    unconfirmed: set[tuple[int, str]] = field(default_factory=set)
+    """Neighbours whose address is remembered, and wants to be asked for again: stale, failed, or forgotten."""
+
+    def named(self, name: str) -> rtnl.Link | None:
+        return next((link for link in self.links.values() if link.name == name), None)
+
+
+def _owned_by_all(thing: rtnl.Route | rtnl.NextHop) -> tuple[str, ...]:
+    if isinstance(thing, rtnl.Route):
+        return (ALL,) if thing.protocol == PROTOCOL else ()
+    return (ALL,) if FIRST_ID <= thing.id <= LAST_ID else ()
 
 
 class WatchEdge:
@@ -86,12 +98,16 @@ class WatchEdge:
         *,
         configured: Iterable[UplinkInfo] = (),
         own_port_ids: Callable[[], set[int]] = set,
+        owners: Callable[[rtnl.Route | rtnl.NextHop], tuple[str, ...]] = _owned_by_all,
     ) -> None:
+        """`owners` says which groups of ours a route or a next hop belongs to (RouteEdge.owners)."""
         self._prefixes = [ipaddress.ip_network(prefix) for prefix in prefixes]
         self._emit = emit
         self._on_uplink = on_uplink
         self._configured = tuple(configured)
         self._own_port_ids = own_port_ids
+        self._owners = owners
+        self._removers = Removers()
         self._requests = RequestSocket()
         self._socket: socket.socket | None = None
         self._devices: socket.socket | None = None
@@ -99,6 +115,8 @@ class WatchEdge:
         self._uplinks: dict[str, UplinkInfo] = {}
         self._told: dict[str, UplinkInfo] = {}
         self._settling: asyncio.TimerHandle | None = None
+        self._unread = False
+        self._late: list[UplinkInfo] = []
         self.overflows = 0
         self.on_routes: Callable[[], None] | None = None
         """Called when others' routes have changed, once they have settled."""
@@ -106,6 +124,7 @@ class WatchEdge:
     def open(self) -> None:
         """Connect in this thread's namespace, read everything, tell it, and go on listening in the running loop."""
         self._requests.open()
+        self._removers.open()
         # Any socket stands for its namespace; later calls may come from a thread that is elsewhere.
         self._devices = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         sock = socket.socket(
@@ -123,6 +142,7 @@ class WatchEdge:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._read)
 
     def close(self) -> None:
+        self._late.clear()
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None
@@ -134,6 +154,7 @@ class WatchEdge:
             self._devices.close()
             self._devices = None
         self._requests.close()
+        self._removers.close()
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:
@@ -148,26 +169,32 @@ class WatchEdge:
 
     def resync(self) -> None:
         """Read links, neighbours and routes anew and tell what differs."""
-        self._known.links = {
-            link.index: link
-            for link in (rtnl.parse_link(answer.body) for answer in self._requests.dump(rtnl.RTM_GETLINK))
-        }
-        self._known.neighbours = {}
-        for answer in self._requests.dump(rtnl.RTM_GETNEIGH):
-            self._take_neighbour(rtnl.parse_neighbour(answer.body))
+        links = (rtnl.parse_link(answer.body) for answer in self._requests.dump(rtnl.RTM_GETLINK))
+        self._known.links = {link.index: link for link in links}
         self._discover()
+        self._read_neighbours()
         for name in list(self._uplinks):
             self._look(name)
 
     def resolve_gateways(self) -> None:
-        """Make the kernel resolve gateways whose link-layer address is not known."""
+        """Make the kernel resolve gateways whose link-layer address is not known, and confirm those which it doubts: a
+        gateway may have moved to another machine (VRRP) while nothing was sent to it.
+
+        A refusal does not keep the other gateways from being resolved; the first one is raised at the end."""
+        refusal: OSError | None = None
         for info in self._uplinks.values():
             if not info.usable:
                 continue
             for gateway, mac in ((info.gateway4, info.gateway4_mac), (info.gateway6, info.gateway6_mac)):
-                if gateway and not mac:
+                if gateway and (not mac or (info.index, gateway) in self._known.unconfirmed):
                     body = rtnl.use_neighbour(info.index, gateway)
-                    self._requests.change(rtnl.RTM_NEWNEIGH, body, rtnl.F_CREATE | rtnl.F_REPLACE, "resolve a gateway")
+                    what = f"resolve {gateway} on {info.name}"
+                    try:
+                        self._requests.change(rtnl.RTM_NEWNEIGH, body, rtnl.F_CREATE | rtnl.F_REPLACE, what)
+                    except OSError as error:
+                        refusal = refusal or error
+        if refusal is not None:
+            raise refusal
 
     # reading
 
@@ -185,52 +212,114 @@ class WatchEdge:
             if error.errno != errno.ENOBUFS:
                 raise
             self.overflows += 1
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """After an overflow: what is still queued is older than what was dropped, and would undo what is read now."""
+        self._drain()
+        self._settle(reading_all=True)
+        try:
             self.resync()
+        except OSError:
+            return  # it is tried again when the flood has settled
+        self._unread = False
+
+    def _drain(self) -> None:
+        """Throw the queue away until it is empty: only then does the kernel take up telling again (netlink(7))."""
+        sock, buffer = self._socket, bytearray(1)
+        assert sock is not None
+        for _ in range(DRAINED_MOST):
+            try:
+                sock.recv_into(buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
 
     def _take(self, message: rtnl.Message) -> None:
         kind = message.kind
         if kind in (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK):
             link = rtnl.parse_link(message.body)
-            if kind == rtnl.RTM_NEWLINK:
-                self._known.links[link.index] = link
-            else:
-                self._known.links.pop(link.index, None)
-            self._look(link.name)
+            if not link.family:
+                self._take_link(link, gone=kind == rtnl.RTM_DELLINK)
         elif kind in (rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH):
             neighbour = rtnl.parse_neighbour(message.body)
-            if kind == rtnl.RTM_NEWNEIGH and self._take_neighbour(neighbour):
+            if self._take_neighbour(neighbour, gone=kind == rtnl.RTM_DELNEIGH):
                 owner = self._known.links.get(neighbour.index)
                 if owner is not None:
                     self._look(owner.name)
         elif message.port_id not in self._own_port_ids():
-            if kind == rtnl.RTM_DELROUTE and rtnl.parse_route(message.body).protocol == PROTOCOL:
-                self._lost(message, f"route {rtnl.parse_route(message.body).destination}")
-            elif kind == rtnl.RTM_DELNEXTHOP and FIRST_ID <= rtnl.parse_next_hop(message.body).id <= LAST_ID:
-                self._lost(message, "next hop")
+            if message.port_id:  # 0: the kernel itself: carrier, expiry, a device that went
+                self._take_foreign(message)
             self._settle()
 
-    def _take_neighbour(self, neighbour: rtnl.Neighbour) -> bool:
-        """Remember a resolved neighbour; one that fails to answer keeps its last known address. True on news."""
+    def _take_link(self, link: rtnl.Link, *, gone: bool) -> None:
+        before = self._known.links.get(link.index)
+        if gone:
+            self._known.links.pop(link.index, None)
+        else:
+            self._known.links[link.index] = link
+        if before is not None and before.name != link.name:  # renamed: no device has the old name any more
+            self._look(before.name)
+        self._look(link.name)
+
+    def _take_neighbour(self, neighbour: rtnl.Neighbour, *, gone: bool) -> bool:
+        """Remember a gateway's link-layer address, also when the gateway fails to answer. True on news."""
+        if not neighbour.address or not self._is_gateway(neighbour.address):
+            return False
         key = (neighbour.index, neighbour.address)
-        if not neighbour.usable or self._known.neighbours.get(key) == neighbour.mac:
+        if neighbour.confirmed and not gone:
+            self._known.unconfirmed.discard(key)
+        else:
+            self._known.unconfirmed.add(key)
+        if gone or not neighbour.usable or self._known.neighbours.get(key) == neighbour.mac:
             return False
         self._known.neighbours[key] = neighbour.mac
         return True
 
-    def _lost(self, message: rtnl.Message, what: str) -> None:
-        if message.port_id == 0:  # the kernel itself: carrier, expiry, a device that went
-            return
-        self._emit(SteeringLost(what=f"group {ALL}", by=f"{_process(message.port_id)} ({what})"))
+    def _is_gateway(self, address: str) -> bool:
+        return any(address in (info.gateway4, info.gateway6) for info in self._uplinks.values())
 
-    def _settle(self) -> None:
+    def _take_foreign(self, message: rtnl.Message) -> None:
+        """Somebody else has changed a route or a next hop: was it ours?"""
+        kind = message.kind
+        if kind in (rtnl.RTM_DELNEXTHOP, rtnl.RTM_NEWNEXTHOP):
+            hop = rtnl.parse_next_hop(message.body)
+            if not FIRST_ID <= hop.id <= LAST_ID:
+                return
+            groups = self._owners(hop)
+            what = f"next hop {hop.id:#x}" + ("" if kind == rtnl.RTM_DELNEXTHOP else " changed")
+        else:
+            ours = rtnl.route_protocol(message.body) == PROTOCOL
+            if ours != (kind == rtnl.RTM_DELROUTE) or not (ours or message.flags & rtnl.F_REPLACE):
+                return
+            route = rtnl.parse_route(message.body)
+            groups = self._owners(route)
+            what = f"route {route.destination}" + ("" if ours else " replaced")
+        for group in groups:
+            by = self._removers.name(message.port_id)
+            self._emit(SteeringLost(what=f"group {group}", by=f"{by} ({what})"))
+
+    def _settle(self, *, reading_all: bool = False) -> None:
+        self._unread |= reading_all
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
 
     def _settled(self) -> None:
         self._settling = None
-        self._discover()
-        for name in list(self._uplinks):
-            self._look(name)
+        try:
+            if self._unread:
+                self.resync()
+                self._unread = False
+            else:
+                if self._discover():  # neighbours that are no gateways are not remembered: these may be known already
+                    self._read_neighbours()
+                for name in list(self._uplinks):
+                    self._look(name)
+        except OSError:  # no answer in time, or the dump was refused for want of memory: later
+            self._settle()
+            return
         if self.on_routes is not None:
             self.on_routes()
 
@@ -238,35 +327,42 @@ class WatchEdge:
 
     def _routes(self) -> list[rtnl.Route]:
         found = []
-        for answer in self._requests.dump(rtnl.RTM_GETROUTE):
-            route = rtnl.parse_route(answer.body)
-            if route.protocol == PROTOCOL or route.kind != rtnl.TYPE_UNICAST or route.table != rtnl.TABLE_MAIN:
-                continue
-            network = ipaddress.ip_network(route.destination)
-            if any(network.version == p.version and network.overlaps(p) for p in self._prefixes):
-                found.append(route)
-        return sorted(found, key=lambda route: -ipaddress.ip_network(route.destination).prefixlen)
+        for family in families(self._prefixes):
+            found += self._requests.routes(family, table=rtnl.TABLE_MAIN)
+        return originals(found, self._prefixes, PROTOCOL)
 
-    def _discover(self) -> None:
+    def _discover(self) -> bool:
+        """Find uplinks and gateways; True when there are new ones. Of several gateways on a device the one of the most
+        specific route counts."""
         for info in self._configured:
             self._uplinks.setdefault(info.name, info)
+        seen: set[tuple[str, int]] = set()
+        news = False
         for route in self._routes():
             for hop in route.hops:
                 link = self._known.links.get(hop.index)
-                if link is None or not hop.gateway or link.loopback:
+                if link is None or not hop.gateway or link.loopback or (link.name, route.family) in seen:
                     continue
+                seen.add((link.name, route.family))
                 info = self._uplinks.get(link.name) or UplinkInfo(link.name)
+                known, gateway = info, hop.gateway
                 if route.family == rtnl.AF_INET6:
-                    info = replace(info, gateway6=hop.gateway)
-                else:
-                    info = replace(info, gateway4=hop.gateway)
+                    info = replace(info, gateway6=gateway)
+                elif rtnl.family_of(gateway) == rtnl.AF_INET:
+                    info = replace(info, gateway4=gateway)
+                news |= info != known
                 self._uplinks[link.name] = info
+        return news
+
+    def _read_neighbours(self) -> None:
+        for answer in self._requests.dump(rtnl.RTM_GETNEIGH):
+            self._take_neighbour(rtnl.parse_neighbour(answer.body), gone=False)
 
     def _look(self, name: str) -> None:
         info = self._uplinks.get(name)
         if info is None:
             return
-        link = next((link for link in self._known.links.values() if link.name == name), None)
+        link = self._known.named(name)
         if link is None:
             info = replace(info, present=False, up=False, carrier=False)
         else:
@@ -282,39 +378,30 @@ class WatchEdge:
                 mtu=link.mtu,
                 gateway4_mac=macs.get((link.index, info.gateway4), b""),
                 gateway6_mac=macs.get((link.index, info.gateway6), b""),
-                speed_bps=_speed_bps(self._devices, name) if fresh and link.carrier else info.speed_bps,
+                speed_bps=speed_bps(self._devices, name) if fresh and link.carrier else info.speed_bps,
             )
         self._uplinks[name] = info
         told = self._told.get(name)
         if told == info:
             return
         self._told[name] = info
+        lost = told is not None and told.usable and not info.usable
+        if not lost:
+            self._tell(info)
         if not info.present and told is not None and told.present:
             self._emit(UplinkGone(uplink=name))
         elif told is None or told.usable != info.usable or told.speed_bps != info.speed_bps:
             self._emit(UplinkState(uplink=name, usable=info.usable, why=info.why(), speed_bps=info.speed_bps))
+        if lost:
+            self._late.append(info)
+            asyncio.get_running_loop().call_soon(self._tell_late)
+
+    def _tell(self, info: UplinkInfo) -> None:
+        """Tell the other edges, in the order of events."""
+        self._tell_late()
         self._on_uplink(info)
 
-
-def _process(port_id: int) -> str:
-    """Whose netlink socket this is, as far as can be known: a program's first socket has its process id as port id."""
-    try:
-        return f"{Path(f'/proc/{port_id}/comm').read_text().strip()} (pid {port_id})"
-    except OSError:
-        return f"netlink port {port_id}"
-
-
-def _speed_bps(devices: socket.socket | None, name: str) -> int:
-    """Nominal speed by ethtool's old request (ETHTOOL_GSET, SIOCETHTOOL), 0 where the driver does not say."""
-    if devices is None:
-        return 0
-    command = array.array("B", struct.pack("=I40x", 0x1))
-    address, _ = command.buffer_info()
-    try:
-        fcntl.ioctl(devices.fileno(), 0x8946, struct.pack("16sP", name.encode(), address))
-    except OSError:
-        return 0
-    (low,) = struct.unpack_from("=H", command, 12)
-    (high,) = struct.unpack_from("=H", command, 28)
-    mbps: int = (high << 16) | low
-    return 0 if mbps in (0xFFFF, 0xFFFFFFFF) else mbps * 1_000_000
+    def _tell_late(self) -> None:
+        """What the other edges do about a lost uplink (closing sockets) can wait until the traffic has been moved."""
+        while self._late:
+            self._on_uplink(self._late.pop(0))
