@@ -82,7 +82,9 @@ class Agent:
                 UplinkInfo(one.name, gateway4=one.gateway4 or "", gateway6=one.gateway6 or "") for one in config.uplinks
             ],
             own_port_ids=lambda: {self._routes.port_id},
+            owners=lambda thing: self._routes.owners(thing),
         )
+        self._watch.on_routes = self._on_routes
         self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
         self._labels = LabelEdge(probe_port=config.probing.port)
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
@@ -134,13 +136,10 @@ class Agent:
         if self._sockets is not None:
             self._sockets.poll(now_s)
             self._tune()
-        try:
-            self._watch.resolve_gateways()
-            if now_s - self._refreshed_s >= REFRESH_S and self.acting:
-                self._refreshed_s = now_s
-                self._refresh()
-        except OSError as error:
-            logger.warning("refresh failed", error=str(error))
+        self._try(self._watch.resolve_gateways)
+        if now_s - self._refreshed_s >= REFRESH_S and self.acting:
+            self._refreshed_s = now_s
+            self._refresh()
 
     def _tune(self) -> None:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
@@ -272,14 +271,26 @@ class Agent:
             if event.what == self._removal[0] and now_s - self._removal[1] < SAME_REMOVAL_S:
                 return  # one removal, told route by route
             self._removal = (event.what, now_s)
-            self._routes.forget()
+            kind, _, name = event.what.partition(" ")
+            if kind == "group":
+                self._routes.forget(name)
         self.submit(event)
+
+    def _on_routes(self) -> None:
+        """Others' routes are not what they were: ours lie over those that are there, and lead where those lead."""
+        if self.driver is not None and self.acting and self.config.prefixes:
+            self._try(self._routes.refresh)
 
     def _on_uplink(self, info: UplinkInfo) -> None:
         before = self._infos.get(info.name)
         self._infos[info.name] = info
+        named = {one.name for one in self.config.uplinks}
         self._routes.set_ways(
-            {one.name: Way(one.index, one.gateway4, one.gateway6) for one in self._infos.values() if one.present}
+            {
+                one.name: Way(one.index, one.gateway4, one.gateway6, everywhere=one.name in named)
+                for one in self._infos.values()
+                if one.present
+            }
         )
         if self.driver is not None:
             with self.namespace:
@@ -387,10 +398,11 @@ class Agent:
             logger.warning("refresh failed", error=str(error))
 
     def _refresh(self) -> None:
-        """Re-arm what expires, and put back what the kernel has dropped with a carrier."""
+        """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other
+        can be."""
         if 1 not in self.off and 1 in self.config.rungs:
-            self._labels.refresh()
-        self._routes.refresh()
+            self._try(self._labels.refresh)
+        self._try(self._routes.refresh)
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:
