@@ -57,9 +57,9 @@ def document() -> str:
     order = ", ".join(f"`{grade}`" for grade in sorted(ORDER, key=lambda grade: ORDER[grade]))
     return (
         f"{HEAD}\n```mermaid\n{mermaid()}\n```\n\n{table()}\n\n## What a state means for carrying traffic\n\n"
-        f"Grades, best first: {order}. Paths take the worst grade of their uplink, their\n"
-        "links and their own probes. A path whose own probes have never answered is `unproven`; a drain or a peer's word\n"
-        "makes `soft` of `good`.\n\n"
+        f"Grades, best first: {order}. Paths take the worst grade of their uplink, their links\n"
+        "and their own probes. A path whose own probes have never answered is `unproven`; a drain or a peer's\n"
+        "word makes `soft` of `good`.\n\n"
         f"{grades()}\n"
     )
 

@@ -79,10 +79,15 @@ class Core:
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
         """Take one event at `now_s` (monotonic, never backwards); the commands that follow from it."""
         self._handlers[type(event)](event, now_s)
-        self._let_time_act(now_s)
         at_s = self.world.decide_at_s
-        if at_s is not None and (now_s >= at_s if isinstance(event, ev.Deadline) else now_s >= at_s + DECIDE_LATEST_S):
-            self._decide(now_s)
+        # Time acts on Deadlines: a burst of evidence must not look at every element for every path that fails.
+        if isinstance(event, ev.Deadline) or (at_s is not None and now_s >= at_s + DECIDE_LATEST_S):
+            self._let_time_act(now_s)
+            if self.world.decide_at_s is not None and now_s >= self.world.decide_at_s:
+                self._decide(now_s)
+        self._follow_members(now_s)
+        if self._survey_at_s is not None and self._survey_at_s <= now_s:
+            self._survey(now_s)
         return self._tray.empty()
 
     def next_deadline_s(self) -> float | None:
@@ -229,7 +234,6 @@ class Core:
                 if element.usable:
                     self._returned(element, now_s)
         health.look_again(self.world, now_s)
-        self._follow_members(now_s)
         if any(deadline <= now_s for deadline in self._desk.deadlines()):
             self._desk.tick(now_s)
         if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
@@ -239,12 +243,13 @@ class Core:
                 if wish.in_flight is not None and wish.answer_by_s <= now_s and wish.failed(wish.in_flight, now_s):
                     self._tell_failure(wish, "no outcome was reported")
             steer.program(self.world, self._tray, now_s)
-        if self._survey_at_s is not None and self._survey_at_s <= now_s:
-            survey.survey(self.world, self._tray, now_s)
-            self._plan = survey.send_plan(self.world, self._tray, self._plan, now_s)
-            self._survey_at_s = now_s + SURVEY_S
         if self._verify_at_s is not None and self._verify_at_s <= now_s:
             self._verify(now_s)
+
+    def _survey(self, now_s: float) -> None:
+        survey.survey(self.world, self._tray, now_s)
+        self._plan = survey.send_plan(self.world, self._tray, self._plan, now_s)
+        self._survey_at_s = now_s + SURVEY_S
 
     def _follow_members(self, now_s: float) -> None:
         """Notice when other uplinks take part than before, in our group or in the kernel's own routes."""

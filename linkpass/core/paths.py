@@ -207,7 +207,8 @@ class PathTable:
     def in_use(self) -> Iterator[Path]:
         """All paths in use, also those to peers that are silent."""
         for peer in self.peers.values():
-            yield from peer.used()
+            for key in peer.in_use:
+                yield peer.paths[key]
 
     def probed(self) -> Iterator[Path]:
         """All paths in use to peers that are heard: those of which evidence is of this moment."""
