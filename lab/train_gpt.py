@@ -170,6 +170,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hash-every", type=int, default=50, help="steps between hashes of the weights; 0: never")
     parser.add_argument("--stop-file", type=Path, help="holds the number of steps to end at; looked at in each step")
     parser.add_argument("--bind", default="", metavar="ADDRESS", help="of this rank's sockets")
+    parser.add_argument("--pause-s", type=float, default=0.0, help="wait so long in each step, as a larger model would")
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of the process group")
     return parser.parse_args()
 
@@ -200,6 +201,7 @@ def train(args: argparse.Namespace, shape: Shape, rank: int, world: int) -> int:
                 optimizer.zero_grad()
                 torch.autograd.backward(loss)
                 optimizer.step()
+                time.sleep(args.pause_s)
                 log.write(
                     f'{{"step": {step}, "start_s": {start_s:.6f}, "end_s": {time.monotonic():.6f}, '
                     f'"loss": {loss.item():.5f}}}\n'

@@ -93,9 +93,10 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """A console that shows text as it is. In a pipe lines are not folded at 80 columns."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(markup=False, highlight=False, emoji=False, width=wide)
+    stream = sys.stderr if stderr else sys.stdout
+    wide = None if stream.isatty() or "COLUMNS" in os.environ else 160
+    return Console(markup=False, highlight=False, emoji=False, width=wide, stderr=stderr)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from linkpass.cli.common import NotPermittedError, TroubleError, WrongInputError, console, json_option, print_json
+from linkpass.cli.demo import demo
 
 if TYPE_CHECKING:
     from lab.faults import AnyFault
@@ -33,6 +34,9 @@ def lab_group() -> None:
     LAB is a topology file (lab/leaf-spine.clab.yml) or the name of a lab that is up (leaf-spine). Everything runs on
     this machine and needs root; nothing outside the lab's own namespaces is changed.
     """
+
+
+lab_group.add_command(demo)
 
 
 @lab_group.command(epilog="Example: linkpass lab up lab/leaf-spine.clab.yml --name try")
