@@ -11,9 +11,9 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
-from linkpass.wire.rtnl import F_ACK, F_CREATE, F_REQUEST, NESTED, message, nla
+from linkpass.wire.rtnl import F_ACK, F_CREATE, F_REQUEST, NESTED, Message, attributes, message, nla
 
 BATCH_BEGIN: Final = 16
 BATCH_END: Final = 17
@@ -21,6 +21,16 @@ SUBSYSTEM: Final = 10 << 8
 NEW_SET_ELEMENT: Final = SUBSYSTEM | 12
 DELETE_SET_ELEMENT: Final = SUBSYSTEM | 14
 DELETE_TABLE: Final = SUBSYSTEM | 2
+NEW_GENERATION: Final = SUBSYSTEM | 15
+ELEMENTS_AT_ONCE: Final = 256
+"""In one message: the list of them is an attribute, and its length has 16 bits."""
+_REMOVALS: Final[dict[int, Literal["table", "chain", "rule", "map", "element"]]] = {
+    DELETE_TABLE: "table",
+    SUBSYSTEM | 5: "chain",
+    SUBSYSTEM | 8: "rule",
+    SUBSYSTEM | 11: "map",
+    DELETE_SET_ELEMENT: "element",
+}
 GROUP_NFTABLES: Final = 7
 FAMILY_IPV6: Final = 10
 
@@ -66,6 +76,7 @@ class Batch:
 
     data: bytes
     waits_for: frozenset[int]
+    last: int
 
 
 def replace_elements(
@@ -78,14 +89,16 @@ def replace_elements(
     seq: int,
     flush: bool = False,
 ) -> Batch:
-    """Remove some elements (all, with `flush`) and add others in one transaction. Sequence numbers start at `seq`."""
+    """Remove some elements (all, with `flush`) and add others in one transaction. Sequence numbers run from `seq`, that
+    of the transaction's beginning, to `last`, that of its end."""
     bodies: list[tuple[int, int, bytes]] = []
     if flush:
         bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _elements(table, name, [])))
-    elif remove:
-        bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _elements(table, name, map(_key, remove))))
-    if add:
-        whole = [_whole(entry, timeout_ms) for entry in add]
+    else:
+        for some in _slices(remove):
+            bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _elements(table, name, map(_key, some))))
+    for some in _slices(add):
+        whole = [_whole(entry, timeout_ms) for entry in some]
         bodies.append((NEW_SET_ELEMENT, F_REQUEST | F_ACK | F_CREATE, _elements(table, name, whole)))
     return batch(bodies, seq)
 
@@ -98,9 +111,52 @@ def batch(bodies: Sequence[tuple[int, int, bytes]], seq: int) -> Batch:
         data += message(kind, flags, seq + step, _head(FAMILY_IPV6, 0) + body)
         waits_for.append(seq + step)
     data += message(BATCH_END, F_REQUEST, seq + len(bodies) + 1, _head(0, 10))
-    return Batch(data, frozenset(waits_for))
+    return Batch(data, frozenset(waits_for), seq + len(bodies) + 1)
+
+
+def _slices(entries: Sequence[Entry]) -> Iterable[Sequence[Entry]]:
+    return (entries[at : at + ELEMENTS_AT_ONCE] for at in range(0, len(entries), ELEMENTS_AT_ONCE))
 
 
 def delete_table(table: str, seq: int) -> Batch:
     """Remove a whole table of family ip6."""
     return batch([(DELETE_TABLE, F_REQUEST | F_ACK, _name(1, table))], seq)
+
+
+# what the kernel tells
+class Removal(NamedTuple):
+    """Something of a table of family ip6 is gone. `peer`: the address in an element's key."""
+
+    what: Literal["table", "chain", "rule", "map", "element"]
+    table: str
+    peer: str = ""
+
+
+class Author(NamedTuple):
+    """Who made the transaction whose changes have just been told (process id in the kernel's own counting)."""
+
+    pid: int
+    name: str
+
+
+def parse_removal(told: Message) -> Removal | None:
+    """None: nothing was removed, or not from a table of family ip6."""
+    what = _REMOVALS.get(told.kind)
+    if what is None or len(told.body) < 4 or told.body[0] != FAMILY_IPV6:
+        return None
+    found = dict(attributes(told.body, 4))
+    table = found.get(1, b"").rstrip(b"\0").decode(errors="replace")
+    if what != "element":
+        return Removal(what, table)
+    key = found.get(3, b"")
+    for _ in range(3):  # the list's element, its key, the key's value
+        key = next((data for kind, data in attributes(key) if kind == 1), b"")
+    return Removal(what, table, str(ipaddress.IPv6Address(key[:16])) if len(key) >= 16 else "")
+
+
+def parse_author(told: Message) -> Author | None:
+    """None: not the end of a transaction."""
+    if told.kind != NEW_GENERATION:
+        return None
+    found = dict(attributes(told.body, 4))
+    return Author(int.from_bytes(found.get(2, b""), "big"), found.get(3, b"").rstrip(b"\0").decode(errors="replace"))

@@ -17,7 +17,6 @@ import pytest
 from kernel_lab import FAR_END, HOST6, PEER6, KernelLab, inside
 
 from linkpass.edges.kernel.labels import BUCKETS, LabelEdge, NoNftError
-from linkpass.edges.kernel.sock import KernelRefusedError
 
 pytestmark = pytest.mark.netns
 OTHER6 = "fd00:ff::7"
@@ -312,11 +311,78 @@ def test_without_auto_labels_flows_are_told_apart_by_their_ports(
     edge.close()
 
 
-def test_a_table_that_somebody_removed_is_a_typed_failure(edge: LabelEdge) -> None:
-    edge.set_labels(PEER6, (0x1234,) * BUCKETS)
+def test_a_table_that_somebody_removed_is_made_anew_with_everything_in_it(
+    edge: LabelEdge, wire: Wire, sender: socket.socket
+) -> None:
+    edge.set_labels(OTHER6, (0x1234,) * BUCKETS)
     subprocess.run(["nft", "delete", "table", "ip6", "linkpass"], check=True)
-    with pytest.raises(KernelRefusedError, match="linkpass"):
-        edge.set_labels(PEER6, (0x4321,) * BUCKETS)
+    edge.set_labels(PEER6, (0x4321,) * BUCKETS)
+    send(sender, range(0x70001, 0x70005))
+    assert set(wire.labels()) == {0x4321}
+    subprocess.run(["nft", "delete", "table", "ip6", "linkpass"], check=True)
+    edge.set_labels(PEER6, ())
+    send(sender, range(0x70001, 0x70005))
+    assert set(wire.labels()) == set(range(0x70001, 0x70005))
+
+
+def test_the_protocol_that_is_probed_is_the_one_that_is_moved(
+    lab: KernelLab, wire: Wire, sender: socket.socket
+) -> None:
+    edge = LabelEdge(probe_port=PROBE_PORT, protocols=("udp",))
+    edge.open()
+    edge.set_labels(PEER6, (0x1234,) * BUCKETS)
+    send(sender, range(0x70001, 0x70010))
+    assert set(wire.labels()) == {0x1234}
+    with inside(lab.router):
+        server = socket.create_server((PEER6, PORT), family=socket.AF_INET6)
+        watch = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x86DD))
+    with server, watch, socket.create_connection((PEER6, PORT), source_address=(HOST6, 0)) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            _drain(watch)
+            client.sendall(b"x")
+            assert accepted.recv(1) == b"x"
+            assert 0x1234 not in _data_labels(watch)
+    edge.close()
+
+
+@pytest.mark.parametrize("setting", ["0", "2"])
+def test_where_flows_have_no_labels_of_their_own_tcp_is_told_apart_by_ports(lab: KernelLab, setting: str) -> None:
+    """2 leaves it to each socket to ask for labels; hardly any does."""
+    Path("/proc/sys/net/ipv6/auto_flowlabels").write_text(setting)
+    edge = LabelEdge(probe_port=PROBE_PORT)
+    edge.open()
+    edge.set_labels(PEER6, tuple(range(0x1000, 0x1000 + BUCKETS)))
+    with inside(lab.router):
+        server = socket.create_server((PEER6, PORT), family=socket.AF_INET6)
+        watch = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x86DD))
+    seen: set[int] = set()
+    with server, watch:
+        for _ in range(60):
+            with socket.create_connection((PEER6, PORT), source_address=(HOST6, 0)) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    client.sendall(b"x")
+                    assert accepted.recv(1) == b"x"
+        watch.setblocking(False)
+        seen = _data_labels(watch)
+    assert seen <= set(range(0x1000, 0x1000 + BUCKETS)) and len(seen) > BUCKETS // 2
+    edge.close()
+
+
+def test_a_thousand_peers_are_refreshed_and_written_anew(lab: KernelLab, wire: Wire, sender: socket.socket) -> None:
+    """More than fits into one netlink attribute, and into a socket's usual buffer."""
+    edge = LabelEdge(probe_port=PROBE_PORT, protocols=("udp",))
+    edge.open()
+    for number in range(1000):
+        edge.set_labels(f"fd00:ff::1:{number:x}", (0x1234,) * BUCKETS)
+    edge.set_labels(PEER6, (0x4321,) * BUCKETS)
+    edge.refresh()
+    subprocess.run(["nft", "flush", "map", "ip6", "linkpass", "labels"], check=True)
+    edge.refresh()
+    send(sender, range(0x70001, 0x70005))
+    assert set(wire.labels()) == {0x4321}
+    edge.close()
 
 
 def test_without_nft_the_error_says_what_to_install(lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,3 +130,35 @@ def test_a_table_is_removed_once(kernel: Kernel) -> None:
     assert set(kernel.send(nfnl.delete_table("t", 10)).values()) == {0}
     assert listed() == ""
     assert errno.ENOENT in kernel.send(nfnl.delete_table("t", 20)).values()
+
+
+@pytest.mark.netns
+def test_what_is_removed_and_by_whom_is_read_from_the_kernel(kernel: Kernel) -> None:
+    told = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    told.bind((0, 0))
+    told.settimeout(5)
+    told.setsockopt(270, 1, nfnl.GROUP_NFTABLES)
+    with told:
+        for words, wanted in (
+            (("add", "element", "ip6", "t", "labels", "{", PEER, ".", "3", ":", "7", "}"), []),
+            (("delete", "element", "ip6", "t", "labels", "{", PEER, ".", "3", "}"), [("element", PEER)]),
+            (("delete", "table", "ip6", "t"), [("map", ""), ("table", "")]),
+        ):
+            with subprocess.Popen(["nft", *words]) as nft:
+                pass
+            assert nft.returncode == 0
+            removals, author = [], None
+            while author is None:
+                for message in rtnl.messages(told.recv(1 << 16)):
+                    author = nfnl.parse_author(message)
+                    if (removal := nfnl.parse_removal(message)) is not None:
+                        assert removal.table == "t"
+                        removals.append((removal.what, removal.peer))
+            assert removals == wanted and author == nfnl.Author(nft.pid, "nft")
+
+
+@given(st.binary(max_size=120), st.sampled_from([nfnl.DELETE_TABLE, nfnl.DELETE_SET_ELEMENT, nfnl.NEW_GENERATION]))
+def test_a_malformed_notification_is_no_fault(body: bytes, kind: int) -> None:
+    told = rtnl.Message(kind, 0, 0, 0, b"\x0a\0\0\0" + body)
+    nfnl.parse_removal(told)
+    nfnl.parse_author(told)

@@ -8,22 +8,28 @@ stand in one rule, and a missed lookup ends the rule. Elements expire when the d
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from linkpass.edges.kernel.sock import ANSWER_S, refused
+from linkpass.core.events import Event, SteeringLost
+from linkpass.edges.kernel.sock import ANSWER_S, KernelRefusedError, refused
+from linkpass.edges.kernel.space import Space
+from linkpass.edges.kernel.tablewatch import NETLINK_NETFILTER, TableWatch
 from linkpass.wire import nfnl, rtnl
 
-NETLINK_NETFILTER = 12
 TABLE = "linkpass"
 MAP = "labels"
 BUCKETS = 16
 TIMEOUT_S = 60
 SEED = 0x5EED
 NFT_S = 10.0
+SO_SNDBUFFORCE = 32
+SEND_BYTES = 8 << 20
+"""A transaction is one datagram; all elements of a thousand peers are 2 MB."""
 
 
 class NoNftError(RuntimeError):
@@ -31,31 +37,51 @@ class NoNftError(RuntimeError):
 
 
 class LabelEdge:
-    """Owns the table `ip6 linkpass`. Refusals of the kernel raise KernelRefusedError."""
+    """Owns the table `ip6 linkpass`. Refusals of the kernel raise KernelRefusedError.
+
+    `protocols` are those that the probes have: a fabric may send any other elsewhere, and then a label proves nothing.
+    With `emit` others' removals are told (SteeringLost, `labels PEER`); the next `set_labels` makes the table anew."""
 
     def __init__(
-        self, *, probe_port: int, protocols: Iterable[str] = ("tcp",), timeout_s: float = TIMEOUT_S, table: str = TABLE
+        self,
+        *,
+        probe_port: int,
+        protocols: Iterable[str] = ("tcp",),
+        timeout_s: float = TIMEOUT_S,
+        table: str = TABLE,
+        emit: Callable[[Event], None] | None = None,
     ) -> None:
         self._probe_port = probe_port
         self._protocols = tuple(protocols)
         self._timeout_ms = int(timeout_s * 1000)
         self._table = table
+        self._emit = emit
         self._socket: socket.socket | None = None
+        self._space = Space()
+        self._watch: TableWatch | None = None
         self._seq = 0
+        self._broken = False
         self._entries: dict[str, tuple[int, ...]] = {}
 
     def open(self) -> None:
         """Make the table in this thread's namespace, empty; one of an earlier run is replaced in the same transaction.
 
-        Raises NoNftError."""
-        self._nft(self._rules())
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-        sock.bind((0, 0))
-        sock.settimeout(ANSWER_S)
-        self._socket = sock
+        With `emit` it goes on listening in the running loop. Raises NoNftError."""
+        self._space.open()
+        try:
+            self._create()
+        except NoNftError:
+            self._space.close()
+            raise
+        self._socket = _request_socket()
+        if self._emit is not None:
+            self._watch = TableWatch(self._table, self._socket.getsockname()[0], self._on_lost, self._on_unsure)
+            self._watch.open()
 
     def set_labels(self, peer: str, labels: tuple[int, ...]) -> None:
-        """Give each bucket of a peer its label; an empty tuple leaves the peer's flows to the kernel."""
+        """Give each bucket of a peer its label; an empty tuple leaves the peer's flows to the kernel.
+
+        Raises KernelRefusedError, or NoNftError where the table has to be made anew and cannot be."""
         old = self._entries.get(peer, ())
         remove = [nfnl.Entry(peer, bucket, label) for bucket, label in enumerate(old)]
         add = [nfnl.Entry(peer, bucket, label) for bucket, label in enumerate(labels)]
@@ -63,36 +89,72 @@ class LabelEdge:
             self._entries[peer] = labels
         else:
             self._entries.pop(peer, None)
-        self._replace(remove, add)
+        if self._broken and labels:
+            self._create()
+            remove, add = [], self._all()
+        if self._broken:
+            return
+        try:
+            self._replace(remove, add)
+        except KernelRefusedError as error:
+            if error.errno != errno.ENOENT or (labels and self._watch is not None):
+                raise
+            if labels:  # nobody watches here: it has not been told, and is put right at once
+                self._create()
+                self._entries[peer] = labels
+                self._replace([], self._all())
 
     def refresh(self) -> None:
-        """Give all elements their full time again, in one transaction and so without a gap."""
-        everything = self._all()
-        if everything:
-            self._replace(everything, everything)
+        """Give all elements their full time again, some peers' at a time, each without a gap. What others have removed
+        is not put back here. Raises KernelRefusedError."""
+        entries = [] if self._broken else self._all()
+        for at in range(0, len(entries), nfnl.ELEMENTS_AT_ONCE):
+            some = entries[at : at + nfnl.ELEMENTS_AT_ONCE]
+            if not self._entries:  # the table has turned out to be gone
+                break
+            self._replace(some, some)
 
     def close(self) -> None:
         """Remove the table: the kernel's own labels again."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self._socket is not None:
             self.sweep()
             self._socket.close()
             self._socket = None
+        self._space.close()
         self._entries.clear()
 
     def sweep(self) -> list[str]:
         """Remove our table, whoever made it; what was removed, in words."""
-        sock = self._socket
-        own = sock is None
-        if sock is None:
-            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            sock.bind((0, 0))
-            sock.settimeout(ANSWER_S)
+        sock = self._socket or _request_socket()
         try:
-            error = self._send(sock, nfnl.delete_table(self._table, self._next_seq(1)))
+            error = self._send(sock, nfnl.delete_table(self._table, self._seq + 1))
         finally:
-            if own:
+            if sock is not self._socket:
                 sock.close()
         return [] if error else [f"nftables table ip6 {self._table}"]
+
+    # others' hands
+
+    def _on_lost(self, peers: set[str] | None, by: str) -> None:
+        """Forget what was removed, tell whose it was: whether it is put back is not decided here."""
+        if peers is None:
+            self._broken = True
+            peers = set(self._entries)
+        for peer in sorted(peers & self._entries.keys()):
+            del self._entries[peer]
+            if self._emit is not None:
+                self._emit(SteeringLost(what=f"labels {peer}", by=by))
+
+    def _on_unsure(self) -> None:
+        try:
+            self.refresh()
+        except OSError as error:
+            self._on_lost(None, f"somebody ({error})")
+
+    # how it is done
 
     def _all(self) -> list[nfnl.Entry]:
         return [
@@ -104,28 +166,30 @@ class LabelEdge:
     def _replace(self, remove: list[nfnl.Entry], add: list[nfnl.Entry]) -> None:
         if not remove and not add:
             return
-        sock = self._socket
-        if sock is None:
-            raise RuntimeError("the label edge is not open")
-        timeout_ms, seq = self._timeout_ms, self._next_seq(2)
-        error = self._send(sock, nfnl.replace_elements(self._table, MAP, remove, add, timeout_ms=timeout_ms, seq=seq))
-        if not error:
+        if not self._change(remove, add):
             return
         # An element has expired (we slept), or somebody flushed the map: write all of it anew, as one transaction too.
-        batch = nfnl.replace_elements(
-            self._table, MAP, [], self._all(), timeout_ms=timeout_ms, seq=self._next_seq(2), flush=True
-        )
-        error = self._send(sock, batch)
+        error = self._change([], self._all(), flush=True)
+        if error == errno.ENOENT:
+            if self._watch is not None:
+                self._watch.read()
+            if not self._broken:
+                self._on_lost(None, "somebody (table)")
         if error:
             raise refused(error, f"labels in table ip6 {self._table}")
 
-    def _next_seq(self, messages: int) -> int:
-        self._seq += messages + 2
-        return self._seq
+    def _change(self, remove: list[nfnl.Entry], add: list[nfnl.Entry], *, flush: bool = False) -> int:
+        """One transaction; errno, 0 when it was taken."""
+        if self._socket is None:
+            raise RuntimeError("the label edge is not open")
+        batch = nfnl.replace_elements(
+            self._table, MAP, remove, add, timeout_ms=self._timeout_ms, seq=self._seq + 1, flush=flush
+        )
+        return self._send(self._socket, batch)
 
-    @staticmethod
-    def _send(sock: socket.socket, batch: nfnl.Batch) -> int:
+    def _send(self, sock: socket.socket, batch: nfnl.Batch) -> int:
         """Send a batch; errno of its first refusal, 0 when all was taken."""
+        self._seq = batch.last
         sock.send(batch.data)
         waits_for, failure = set(batch.waits_for), 0
         while waits_for:
@@ -138,6 +202,14 @@ class LabelEdge:
                         return failure
                 waits_for.discard(answer.seq)
         return failure
+
+    def _create(self) -> None:
+        """The table with everything but elements, by one run of nft (some 20 ms). Raises NoNftError."""
+        with self._space.inside():
+            self._nft(self._rules())
+        self._broken = False
+        if self._watch is not None:
+            self._watch.discard()
 
     def _rules(self) -> str:
         protocols = ", ".join(self._protocols)
@@ -166,16 +238,31 @@ table {table} {{
         nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin")
         if nft is None:
             raise NoNftError("rung 1 needs the program nft: install the package nftables")
-        done = subprocess.run(
-            [nft, "-f", "-"], input=rules, text=True, capture_output=True, timeout=NFT_S, check=False
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [nft, "-f", "-"], input=rules, text=True, capture_output=True, timeout=NFT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoNftError(f"rung 1 needs the program nft, which does not run here: {error}") from error
         if done.returncode:
             said = done.stderr.strip().splitlines()
             raise NoNftError(f"nft refused the table of labels: {said[0] if said else f'exit {done.returncode}'}")
 
 
-def _auto_labels() -> bool:
+def _request_socket() -> socket.socket:
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
     try:
-        return Path("/proc/sys/net/ipv6/auto_flowlabels").read_text().strip() != "0"
+        sock.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BYTES)
+    except PermissionError:
+        pass  # it may do for few peers; without the right nothing can be changed anyway
+    sock.bind((0, 0))
+    sock.settimeout(ANSWER_S)
+    return sock
+
+
+def _auto_labels() -> bool:
+    """Whether the kernel gives each flow a label of its own: 0 and 2 leave it to the sockets, and few of them ask."""
+    try:
+        return Path("/proc/sys/net/ipv6/auto_flowlabels").read_text().strip() not in ("0", "2")
     except OSError:
         return True
