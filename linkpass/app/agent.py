@@ -86,7 +86,9 @@ class Agent:
         )
         self._watch.on_routes = self._on_routes
         self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
-        self._labels = LabelEdge(probe_port=config.probing.port)
+        self._labels = LabelEdge(
+            probe_port=config.probing.port, protocols=(config.probing.protocol,), emit=self._from_watch
+        )
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
         self.probes: ProbeEdge | None = None
