@@ -4,7 +4,7 @@ Layout, all numbers big-endian:
 
     offset  bytes  field
          0      1  version (1); TRACE_VERSION marks a trace's packet that overshot and is not for us
-         1      1  flags: 1 urgent (wakes the receiver), 2 ask (answer at once)
+         1      1  flags: 1 ask (answer at once)
          2      1  path: the sender's number for (uplink, label); 255: no path, only a report
          3      1  n, number of report entries
          4      4  boot id of the sender, drawn at random when its daemon starts
@@ -51,8 +51,7 @@ MAX_BYTES: Final = 1200
 NO_PATH: Final = 255
 MAX_REPORT: Final = 60
 """Report entries in one probe. With them there is still room for a notice of ordinary names."""
-URGENT: Final = 1
-ASK: Final = 2
+ASK: Final = 1
 
 _HEADER: Final = struct.Struct("!BBBBIIIQIBBH")
 _ENTRY: Final = struct.Struct("!BBHIII")

@@ -23,7 +23,7 @@ from linkpass.core.settings import CoreSettings, Detection, Probing
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
-from linkpass.edges.probes.ports import CALM_FRAMES, Port
+from linkpass.edges.probes.ports import RING_FRAMES, Port
 from linkpass.edges.probes.sending import LAST_SEQUENCE, Sender
 from linkpass.wire import frame, probe
 
@@ -297,12 +297,12 @@ async def test_each_refusal_is_counted_apart(fabric: lab.Fabric) -> None:
 async def test_an_overflow_of_our_own_ring_is_known_as_ours(fabric: lab.Fabric) -> None:
     one, forger = Host(fabric, "h1").open(), Forger(fabric)
     try:
-        for sequence in range(1, CALM_FRAMES + 200):  # the loop does not run meanwhile
+        for sequence in range(1, RING_FRAMES + 200):  # the loop does not run meanwhile
             forger.send(forger.probe(7, sequence))
         await one.until(lambda: one.edge.stats.overflows == 1)
-        assert one.edge.stats.heard == CALM_FRAMES
-        forger.send(forger.probe(7, 2 * CALM_FRAMES))
-        await one.until(lambda: one.edge.stats.heard == CALM_FRAMES + 1)
+        assert one.edge.stats.heard == RING_FRAMES
+        forger.send(forger.probe(7, 2 * RING_FRAMES))
+        await one.until(lambda: one.edge.stats.heard == RING_FRAMES + 1)
         assert one.edge.stats.overflows == 1
     finally:
         one.edge.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import secrets
 from typing import Final
 
@@ -15,6 +16,8 @@ from linkpass.wire.frame import TCP, UDP
 
 FAST_S: Final = 0.05
 """Up to this interval rings are read at ticks; with none so short, a packet wakes the loop."""
+ATTENTIVE_S: Final = 0.5
+"""A peer that asks has a suspect path: for this long its packets wake the loop."""
 
 
 class Books:
@@ -36,6 +39,7 @@ class Books:
         """Peers whose windows the core is told."""
         self.owed: set[Peer] = set()
         """Peers heard since they last got a report."""
+        self.attentive_until_s = -math.inf
         self.host_budget = Bucket(settings.probing.max_packets_per_s)
         self.link_budgets: dict[str, Bucket] = {}
 

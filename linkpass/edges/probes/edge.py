@@ -2,8 +2,9 @@
 
 A tick first drains every receive ring and only then builds reports, so that a report never says "not heard" of what
 lies in a buffer. All that falls due is sent in one go. While every path is good, probes wake nobody: they are read at
-the next tick. A path with a lost probe is suspect: for half a second it gets up to four times the probes, with the
-question to answer at once, and so does one good path beside it as a witness.
+the next tick. When something is at stake, each packet wakes the loop. A path with a lost probe is suspect: for half a
+second it gets up to four times the probes, with the question to answer at once, and so does one good path beside it
+as a witness.
 
 What a peer did not hear is known only from its reports, so a daemon that runs late (ours or the peer's) loses no
 evidence and makes none. Silence is judged only over time in which this daemon was on time."""
@@ -71,8 +72,10 @@ class ProbeEdge:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf
         self._holder: socket.socket | None = None
-        self._watching_calm = True
-        """Whether the rings of quiet times wake the loop: while no path has a short interval."""
+        self._slow = True
+        """No path has a short interval: there are too few ticks to read the rings at."""
+        self._watching = True
+        """Whether packets wake the loop."""
         self._heap: list[tuple[float, int, Group]] = []
         self._window_s = self._housekeeping_s = self._notices_s = math.inf
         self._judge_from_s = -math.inf
@@ -134,10 +137,8 @@ class ProbeEdge:
             port = Port(name, ifindex, mac, gateway_mac)
             port.open(len(books.own), books.protocol, probing.port)
             books.ports[name] = port
-            calm, urgent = port.filenos()
-            loop.add_reader(urgent, self._on_packet)
-            if self._watching_calm:
-                loop.add_reader(calm, self._on_packet)
+            if self._watching:
+                loop.add_reader(port.fileno(), self._on_packet)
             books.link_budgets.setdefault(name, Bucket(probing.max_link_packets_per_s))
         port.usable = True
         self.set_neighbour(name, gateway_mac)
@@ -164,8 +165,7 @@ class ProbeEdge:
 
     def _close_port(self, name: str) -> None:
         port = self._books.ports.pop(name)
-        for fileno in port.filenos():
-            self._running().remove_reader(fileno)
+        self._running().remove_reader(port.fileno())
         port.close()
         self._books.forget_templates(name)
 
@@ -215,7 +215,7 @@ class ProbeEdge:
             groups[place].paths.append(path)
         self._heap = [(g.due_s, number, g) for number, g in enumerate(groups.values())]
         heapq.heapify(self._heap)
-        self._watch_calm(on=min((g.interval_s for g in groups.values()), default=math.inf) > FAST_S)
+        self._slow = min((g.interval_s for g in groups.values()), default=math.inf) > FAST_S
         self._arm()
 
     def send_notice(self, command: SendNotice) -> None:
@@ -263,6 +263,7 @@ class ProbeEdge:
         loop = self._loop
         if loop is None:
             return
+        self._watch()
         due_s = min(self._housekeeping_s, self._notices_s)
         if self._heap and self._heap[0][0] < due_s:
             due_s = self._heap[0][0]
@@ -310,7 +311,7 @@ class ProbeEdge:
             heapq.heapreplace(self._heap, (group.due_s, number, group))
             if group.peer in hot:
                 hot[group.peer] = now_s + group.interval_s / EXTRA
-                self._sender.batch(group.peer, group.paths, probe.URGENT | probe.ASK)
+                self._sender.batch(group.peer, group.paths, probe.ASK)
             else:
                 self._sender.batch(group.peer, group.paths)
         for peer in [p for p, due_s in hot.items() if due_s <= now_s]:
@@ -344,13 +345,16 @@ class ProbeEdge:
             raise RuntimeError("open() comes first")
         return self._loop
 
-    def _watch_calm(self, *, on: bool) -> None:
-        if on == self._watching_calm:
+    def _watch(self) -> None:
+        """Packets wake the loop while something is at stake: a suspect path, a peer that asks, a notice under way."""
+        books = self._books
+        on = self._slow or bool(books.hot) or self._notices_s < math.inf or self._clock() < books.attentive_until_s
+        if on == self._watching:
             return
-        self._watching_calm = on
+        self._watching = on
         loop = self._running()
-        for port in self._books.ports.values():
+        for port in books.ports.values():
             if on:
-                loop.add_reader(port.filenos()[0], self._on_packet)
+                loop.add_reader(port.fileno(), self._on_packet)
             else:
-                loop.remove_reader(port.filenos()[0])
+                loop.remove_reader(port.fileno())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from linkpass.core.events import Event, Notice, NoticeAcked, NoticeHeard, NoticeKind, PathEvidence, PeerBack, PeerKnown
-from linkpass.edges.probes.books import Books
+from linkpass.edges.probes.books import ATTENTIVE_S, Books
 from linkpass.edges.probes.peers import HeardPath, Peer, SentPath
 from linkpass.edges.probes.ports import Received
 from linkpass.wire import probe
@@ -108,6 +108,7 @@ class Listener:
         peer.sent_since_heard = 0
         if packet.flags & probe.ASK:
             peer.asked = True
+            books.attentive_until_s = now_s + ATTENTIVE_S
             books.owed.add(peer)
         elif packet.path != probe.NO_PATH:
             books.owed.add(peer)

@@ -89,7 +89,7 @@ class Sender:
         calm.sort(key=lambda p: p.uplink in names)
         chosen = suspects + calm[:1]
         if self._afford(now_s, [p.uplink for p in chosen]):
-            self.batch(peer, chosen, probe.URGENT | probe.ASK, extra=True)
+            self.batch(peer, chosen, probe.ASK, extra=True)
 
     def answer(self, now_s: float) -> None:
         """Reports out of turn: at once to who asked, soon to who is not probed (soon) by the plan."""
@@ -102,11 +102,10 @@ class Sender:
                 continue
             places = self._places(peer)[:2]
             if places and self._afford(now_s, [uplink for uplink, _ in places]):
-                flags = probe.URGENT if peer.asked else 0
                 peer.asked = False
                 peer.answered_s = now_s
                 books.owed.discard(peer)
-                self._loose(peer, places, self._report(peer, now_s), flags)
+                self._loose(peer, places, self._report(peer, now_s), 0)
 
     def notices(self, peer: Peer, now_s: float) -> float:
         """Send the peer's due notices over every usable uplink, and over at most as much as fits into one packet.
@@ -131,7 +130,7 @@ class Sender:
             known = dict(self._places(peer))
             places = [(name, known.get(name, 0)) for name in sorted(books.usable())]
             books.host_budget.spend(now_s, len(places))
-            self._loose(peer, places, self._report(peer, now_s, notices), probe.URGENT | probe.ASK)
+            self._loose(peer, places, self._report(peer, now_s, notices), probe.ASK)
         return min((o.next_s for o in peer.outgoing), default=float("inf"))
 
     def _places(self, peer: Peer) -> list[Place]:
