@@ -22,6 +22,7 @@ from linkpass.driver import Driver
 from linkpass.edges.clock import Clock
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.guardian import Guardian
 from linkpass.edges.kernel.labels import LabelEdge, NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
@@ -86,6 +87,8 @@ class Agent:
         )
         self._watch.on_routes = self._on_routes
         self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
+        self._guardian = Guardian()
+        self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(
             probe_port=config.probing.port, protocols=(config.probing.protocol,), emit=self._from_watch
         )
@@ -159,11 +162,14 @@ class Agent:
             if edge is not None:
                 edge.close()
         if self.acting:
+            swept = True
             for end in (self._labels.close, self._routes.withdraw_all):
                 try:
                     end()
                 except (OSError, RuntimeError) as error:
+                    swept = False
                     logger.warning("could not hand everything back", error=str(error))
+            self._guardian.close(swept=swept)
         self._routes.close()
         self._watch.close()
         if self._tape is not None:
@@ -204,6 +210,7 @@ class Agent:
         self._routes.open()
         if settings.mode != "act" or not self.config.prefixes:
             return
+        self._guardian.open()
         for line in self._routes.sweep():
             self.notes.append(f"removed what an earlier run left: {line}")
         if 1 in settings.rungs:
@@ -405,6 +412,7 @@ class Agent:
         if 1 not in self.off and 1 in self.config.rungs:
             self._try(self._labels.refresh)
         self._try(self._routes.refresh)
+        self._try(self._guardian.check)
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:
