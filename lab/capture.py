@@ -92,12 +92,22 @@ class Sightings:
     def flows_on(self, directions: Collection[str], since_s: float, until_s: float) -> set[Flow]:
         return {s.flow for s in self._within(directions, since_s, until_s)}
 
-    def packets_on(self, directions: Collection[str], since_s: float, until_s: float) -> int:
+    def packets_on(
+        self, directions: Collection[str], since_s: float, until_s: float, only: Collection[Flow] | None = None
+    ) -> int:
         """Packets in the slots that lie within; a slot cut by an end counts if its first packet lies within."""
-        return sum(s.packets for s in self.seen if s.direction in directions and since_s <= s.first_s < until_s)
+        found = (s for s in self.seen if s.direction in directions and since_s <= s.first_s < until_s)
+        return sum(s.packets for s in found if only is None or s.flow in only)
 
     def bytes_on(self, directions: Collection[str], since_s: float, until_s: float) -> int:
         return sum(s.size_bytes for s in self.seen if s.direction in directions and since_s <= s.first_s < until_s)
+
+    def rates(self, over_s: float) -> dict[str, float]:
+        """The job's bits/s on each direction that it used, when this was seen in `over_s` seconds."""
+        found: dict[str, float] = {}
+        for s in self.seen:
+            found[s.direction] = found.get(s.direction, 0.0) + s.size_bytes * 8 / over_s
+        return found
 
     def last_on(
         self, directions: Collection[str], since_s: float, until_s: float, only: Collection[Flow] | None = None

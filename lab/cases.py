@@ -18,7 +18,7 @@ from topology.model import Fabric, Link
 HOLD_S = 3.0
 BULK_RATIO = 0.25
 """A place carries the job's bytes when it carries this share of what the busiest place of its kind does: the others
-carry acknowledgements and probes."""
+carry acknowledgements."""
 BUCKETS = 4
 
 Tier = Literal["host-leaf", "leaf-spine", "spine", "any"]
@@ -34,6 +34,8 @@ class Case:
     fault: str
     what: str
     hold_s: float = HOLD_S
+    both_ways: bool = False
+    """Each direction of the link has to carry the job, not the two together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Place:
 
 
 _ALL = (
-    Case("carrier", "host-leaf", "carrier:{link}", "an uplink of a host loses carrier"),
+    Case("carrier", "host-leaf", "carrier:{link}", "an uplink of a host loses carrier", both_ways=True),
     Case("blackhole-both", "leaf-spine", "blackhole:{link}", "a fabric link swallows packets, both ways"),
     Case("blackhole-oneway", "leaf-spine", "blackhole:{direction}", "a fabric link swallows packets, one way"),
     Case("blackhole-hostleaf", "host-leaf", "blackhole:{link}", "an uplink of a host swallows packets, carrier stays"),
@@ -61,7 +63,7 @@ CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
 
 
 def candidates(case: Case, fabric: Fabric, rates: Mapping[str, float]) -> dict[str, float]:
-    """Places that a case can break (links, directions or nodes) and the bits/s that each carries, busiest first."""
+    """Places that a case can break (links, directions or nodes) and the job's bits/s that each carries, busiest first."""
     found: dict[str, float] = {}
     for link in fabric.links:
         if case.tier not in ("any", tier_of(link, fabric)) and not (
@@ -75,7 +77,7 @@ def candidates(case: Case, fabric: Fabric, rates: Mapping[str, float]) -> dict[s
             spine = _upper_end(link, fabric)
             found[spine] = found.get(spine, 0.0) + sum(ways.values())
         else:
-            found[link.id] = sum(ways.values())
+            found[link.id] = min(ways.values()) if case.both_ways else sum(ways.values())
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -85,7 +87,7 @@ def choose(
     rates: Mapping[str, float],
     chance: random.Random,
     last: str = "",
-    least_bps: float = 1e5,
+    least_bps: float = 2e4,
 ) -> Place:
     """A place that carries the job's bytes, another one than the last (a link, or a node) while there is one.
 

@@ -15,90 +15,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from lab import cases
 from lab.bucket import bucket_of
-from lab.capture import Capture, Flow, Reroute, Sightings
+from lab.capture import Capture, Flow, Sightings
 from lab.cases import Case, Place
-from lab.daemons import Daemons, DaemonSpec, Entry
+from lab.daemons import Daemons, DaemonSpec
 from lab.errors import LabError
+from lab.injection import BEFORE_S, Injection, Live, judge
 from lab.job import Job, JobSpec
 from lab.netns.breaker import ActiveFault
 from lab.netns.lab import NetnsLab
-from lab.steps import RankLog, Stall, count_stalls, steps_lost, weights_identical
+from lab.steps import RankLog, steps_lost, weights_identical
 from lab.tuner import Tuner
 
-BEFORE_S = 0.25
-"""How long flows are looked at before the fault: long enough for each to have been on its path."""
-RATE_S = 0.15
 TICK_S = 0.05
 TAKE_S = 2.0
 SETTLE_S = 20.0
 RETURN_S = 120.0
 START_S = 180.0
-LONG_STALL_S = 0.05
 JOB_STEPS = 10_000_000
 """Never reached: jobs are ended by whoever tries them."""
 
 
-@dataclass(slots=True)
-class Live:
-    """An injection in progress, for whoever watches. Moments are None until they have come."""
-
-    case: Case
-    place: Place
-    fault: str
-    injected_at_s: float | None = None
-    undone_at_s: float | None = None
-
+__all__ = ["JOB_STEPS", "Injection", "Live", "Trial", "Watch"]
 
 Watch = Callable[[str, Live], None]
 """Called with `chosen`, `injected`, `holding` (again and again), `undone`, `settled`, `returned`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Injection:
-    """What one fault did. Times in seconds after the injection; None: it did not happen, or was not measured.
-
-    `reroute_s`: the first packet of an affected flow on a direction where that flow was not before; `out_s`, `in_s`:
-    the same for the flows that the link's host sends, and for those that are sent to it. `rerouted_s`: the same moment
-    of the flow that took longest, if all moved. `off_link_s`: the job's last packet on the broken directions, if they
-    were empty from then to the end of the fault."""
-
-    case: str
-    fault: str
-    link: str
-    injected_at_s: float
-    undone_at_s: float
-    job: int
-    affected: int
-    moved: int
-    reroute_s: float | None
-    out_s: float | None
-    in_s: float | None
-    rerouted_s: float | None
-    off_link_s: float | None
-    stall: Stall
-    stalls: int
-    """Gaps of more than 50 ms beyond the median, of the rank that had most."""
-    median_step_s: float
-    steps_lost: int
-    moves: int
-    """Moves of the daemon that made most."""
-    all_moves: int
-    """Moves of all daemons."""
-    packets_on_bad_link: int
-    """Of the job, on the broken directions, after all affected flows had left (half a flap's period at the latest)."""
-    retransmissions: int
-    return_s: float | None
-    """From the end of the fault to the first packet of an affected flow on a broken direction, if they had all left."""
-    recovered: bool
-    entries: tuple[Entry, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Trial:
@@ -197,10 +143,10 @@ class Trial:
         Raises LabError when the job or a daemon dies, or no link carries the job."""
         if self.daemons is not None:
             self.daemons.clear()
-        place = self._choose(case)
         self._capture.watch()
         time.sleep(BEFORE_S)
         seen = self._capture.take()
+        place = self._choose(case, seen)
         only, bucket = self._bucket(case, place, seen)
         fault = cases.fault_of(case, place, self.lab.fabric, bucket=bucket, orders=self.daemons is not None)
         live = Live(case, place, str(fault) if fault is not None else f"drain {place.link}")
@@ -231,25 +177,32 @@ class Trial:
         tell("settled", live)
         if wait_return:
             self._wait_return(seen, watch, live)
-            stall = max(stall, self.job.stall(started_s, time.monotonic()), key=lambda one: one.seconds)
             tell("returned", live)
         self._capture.pause()
         seen.add(self._capture.take())
         notes = self._after(recovered=recovered)
         entries = tuple(self.daemons.journal(started_s)) if self.daemons is not None else ()
         job = self.jobs[-1] if recovered else self.jobs[-2]
-        return self._judge(
-            live, seen, only, stall=stall, recovered=recovered, sent_again=sent_again, entries=entries, notes=notes,
-            job=job, lost=steps_lost(job.ranks) - lost_before,
+        return judge(
+            live, seen, only, job.ranks, stall=stall, recovered=recovered, retransmissions=sent_again, entries=entries,
+            notes=notes, job=self.jobs.index(job), steps_lost=steps_lost(job.ranks) - lost_before,
+            host_address=self.lab.address(place.host) if place.host else "",
         )  # fmt: skip
+
+    def quiet(self, for_s: float = cases.HOLD_S) -> tuple[float, int]:
+        """What an undisturbed job does in the time of a fault: its longest stall (s), segments sent again."""
+        sent_again, started_s = sum(self.lab.retransmits().values()), time.monotonic()
+        time.sleep(for_s)
+        stall = self.job.stall(started_s, time.monotonic())
+        return stall.seconds, sum(self.lab.retransmits().values()) - sent_again
 
     def identical(self, used: Iterable[int], reference: Sequence[RankLog]) -> bool:
         """Whether these jobs (by number) had the reference's weights wherever both looked, and did look."""
         return all(weights_identical(self.jobs[number].ranks, reference) is True for number in set(used))
 
     # inside
-    def _choose(self, case: Case) -> Place:
-        rates = self.lab.carrying(RATE_S, 0.0)
+    def _choose(self, case: Case, seen: Sightings) -> Place:
+        rates = seen.rates(BEFORE_S)
         place = cases.choose(case, self.lab.fabric, rates, self._chance, self._last.get(case.name, ""))
         self._last[case.name] = place.link
         return place
@@ -305,71 +258,6 @@ class Trial:
         else:
             self.settle()
         return tuple(self.notes[before:])
-
-    def _judge(
-        self,
-        live: Live,
-        seen: Sightings,
-        only: Collection[Flow] | None,
-        *,
-        stall: Stall,
-        recovered: bool,
-        sent_again: int,
-        entries: tuple[Entry, ...],
-        notes: tuple[str, ...],
-        job: Job,
-        lost: int,
-    ) -> Injection:
-        started_s, ended_s, broken = live.injected_at_s, live.undone_at_s, live.place.broken
-        assert started_s is not None
-        assert ended_s is not None
-        affected = seen.flows_on(broken, started_s - BEFORE_S, started_s)
-        if only is not None:
-            affected &= set(only)
-
-        def follow(flows: Collection[Flow]) -> Reroute:
-            return seen.reroute(broken, started_s, ended_s, before_s=BEFORE_S, only=flows)
-
-        every = follow(affected)
-        address = self.lab.address(live.place.host) if live.place.host else ""
-        out_s = follow({flow for flow in affected if flow.source == address}).first_s if address else None
-        in_s = follow({flow for flow in affected if flow.target == address}).first_s if address else None
-        rerouted_s = every.last_s if every.moved == every.affected else None
-        half_s = 0.25 if live.case.name == "flap" else rerouted_s or 0.0
-        left_s = started_s + min(half_s, rerouted_s if rerouted_s is not None else half_s)
-        last_s = seen.last_on(broken, started_s, ended_s, affected)
-        gone = last_s is None or last_s < ended_s - BEFORE_S
-        back_s = seen.first_on(affected, broken, ended_s, float("inf")) if gone else None
-        moves = Counter((e.host, e.cause, " back" in e.what) for e in entries if e.is_move)
-        per_host = Counter(host for host, _, _ in moves)
-        median_s = job.median_step_s()
-        return Injection(
-            case=live.case.name,
-            fault=live.fault,
-            link=live.place.link,
-            injected_at_s=started_s,
-            undone_at_s=ended_s,
-            job=self.jobs.index(job),
-            affected=every.affected,
-            moved=every.moved,
-            reroute_s=every.first_s,
-            out_s=out_s,
-            in_s=in_s,
-            rerouted_s=rerouted_s,
-            off_link_s=(0.0 if last_s is None else last_s - started_s) if gone else None,
-            stall=stall,
-            stalls=count_stalls(job.ranks, started_s, ended_s, median_s, LONG_STALL_S),
-            median_step_s=median_s,
-            steps_lost=lost,
-            moves=max(per_host.values(), default=0),
-            all_moves=len(moves),
-            packets_on_bad_link=seen.packets_on(broken, left_s, ended_s),
-            retransmissions=sent_again,
-            return_s=None if back_s is None else back_s - ended_s,
-            recovered=recovered,
-            entries=entries,
-            notes=notes,
-        )
 
     def _attends(self, host: str) -> bool:
         """A daemon knows the job's peers, has labels for them and has found its sockets."""
