@@ -386,3 +386,43 @@ def test_dumps_work_under_strict_checking_and_are_narrowed_by_the_kernel(lab: Ke
     ip("-6", "route", "add", "fd00:77::/64", "table", "1000", "via", GATEWAY6["eth1"], "dev", "eth1")
     assert [route.destination for route in sock.routes(rtnl.AF_INET6, table=1000)] == ["fd00:77::/64"]
     sock.close()
+
+
+async def test_following_others_routes_does_not_keep_itself_going(lab: KernelLab) -> None:
+    """What a refresh does in the kernel is told, too, and must not be taken for others' doing."""
+    async with Watched() as watched:
+        calls: list[float] = []
+
+        def follow() -> None:
+            calls.append(time.monotonic())
+            watched.routes.refresh()
+
+        watched.edge.on_routes = follow
+        watched.routes.set_group(ALL, BOTH)
+        watched.routes.set_group(PEER6, BOTH)
+        lab.restore_routes()
+        await until(lambda: bool(calls))
+        watched.routes.withdraw(PEER6)
+        await asyncio.sleep(watch.SETTLE_S * 2)
+        settled = len(calls)
+        await asyncio.sleep(watch.SETTLE_S * 6)
+        assert len(calls) == settled <= 4
+        lab.carrier("eth1", on=False)
+        await until(lambda: not watched.edge.uplinks["eth1"].usable)
+        await asyncio.sleep(watch.SETTLE_S * 3)
+        settled = len(calls)
+        await asyncio.sleep(watch.SETTLE_S * 6)
+        assert len(calls) == settled
+
+
+async def test_a_flapping_hand_is_met_by_each_setting(lab: KernelLab) -> None:
+    """Removed again and again, as a network manager does that cleans up: told each time, and put back each time."""
+    async with Watched() as watched:
+        watched.routes.set_group(ALL, BOTH)
+        for turn in range(5):
+            watched.told.clear()
+            ip("-6", "route", "del", PREFIX6, "proto", str(OWN_PROTOCOL))
+            await until(lambda: bool(watched.lost()))
+            watched.routes.forget(ALL)
+            watched.routes.set_group(ALL, (BOTH[turn % 2],))
+            assert f"dev {BOTH[turn % 2]}" in ip("-6", "route", "get", PEER6)
