@@ -267,6 +267,26 @@ async def test_where_only_a_default_route_leads_to_the_prefix_its_devices_are_th
         assert {name: info.gateway6 for name, info in watched.edge.uplinks.items()} == GATEWAY6
 
 
+async def test_a_management_port_is_an_uplink_no_longer_once_the_fabric_s_routes_are_there(lab: KernelLab) -> None:
+    """The daemon is started before the routing daemon; and when the fabric's routes go again, it stays with them."""
+    ip("-6", "route", "del", PREFIX6)
+    ip("-4", "route", "del", PREFIX4)
+    ip("link", "add", "mgmt0", "type", "veth", "peer", "name", "mgmt1")
+    ip("link", "set", "mgmt0", "up")
+    ip("link", "set", "mgmt1", "up")
+    ip("addr", "add", "192.0.2.1/24", "dev", "mgmt0")
+    ip("-4", "route", "add", "default", "via", "192.0.2.254", "dev", "mgmt0")
+    async with Watched() as watched:
+        assert set(watched.edge.uplinks) == {"mgmt0"}
+        lab.restore_routes()
+        await until(lambda: set(watched.edge.uplinks) == set(BOTH))
+        assert UplinkGone(uplink="mgmt0") in watched.told
+        ip("-6", "route", "del", PREFIX6)
+        ip("-4", "route", "del", PREFIX4)
+        await asyncio.sleep(watch.SETTLE_S * 2)
+        assert set(watched.edge.uplinks) == set(BOTH)
+
+
 # who removed it
 async def test_whoever_removes_ours_is_found_by_the_socket_not_by_a_number(lab: KernelLab) -> None:
     """The second netlink socket of a process does not have the process id as its port."""

@@ -28,7 +28,8 @@ def originals(routes: Iterable[rtnl.Route], prefixes: Sequence[Network], own_pro
     """Others' routes by which the prefixes are reached, the best of each destination, longest destinations first.
 
     A prefix for which there is no route of its own is reached over the longest one that contains it (often the default
-    route): that one appears with the prefix as its destination, since no more than the prefix is ours to steer."""
+    route): that one appears with the prefix as its destination, since no more than the prefix is ours to steer, and
+    with the metric LESS_SPECIFIC."""
     best: dict[Network, rtnl.Route] = {}
     for route in routes:
         if route.protocol == own_protocol or route.family not in (rtnl.AF_INET, rtnl.AF_INET6):

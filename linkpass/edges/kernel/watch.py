@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from linkpass.core.events import Event, SteeringLost, UplinkGone, UplinkState
-from linkpass.edges.kernel.originals import families, originals
+from linkpass.edges.kernel.originals import LESS_SPECIFIC, families, originals
 from linkpass.edges.kernel.remover import Removers
 from linkpass.edges.kernel.routes import ALL, FIRST_ID, LAST_ID, PROTOCOL
 from linkpass.edges.kernel.sock import NETLINK_ADD_MEMBERSHIP, SOL_NETLINK, RequestSocket
@@ -113,6 +113,8 @@ class WatchEdge:
         self._devices: socket.socket | None = None
         self._known = _Known()
         self._uplinks: dict[str, UplinkInfo] = {}
+        self._around: set[str] = set()
+        """Uplinks of which only a route around the prefixes is known."""
         self._told: dict[str, UplinkInfo] = {}
         self._settling: asyncio.TimerHandle | None = None
         self._unread = False
@@ -333,26 +335,45 @@ class WatchEdge:
 
     def _discover(self) -> bool:
         """Find uplinks and gateways; True when there are new ones. Of several gateways on a device the one of the most
-        specific route counts."""
+        specific route counts.
+
+        Devices of a route around the prefixes (the default route) are uplinks only as long as nothing better is known:
+        it may be that of a management network, in force until the fabric's routes are there."""
         for info in self._configured:
             self._uplinks.setdefault(info.name, info)
+        ways = [
+            (route, link.name, hop.gateway)
+            for route in self._routes()
+            for hop in route.hops
+            if hop.gateway and (link := self._known.links.get(hop.index)) is not None and not link.loopback
+        ]
+        proper = {name for route, name, _ in ways if route.metric != LESS_SPECIFIC}
+        known = proper | (self._uplinks.keys() - self._around)
         seen: set[tuple[str, int]] = set()
         news = False
-        for route in self._routes():
-            for hop in route.hops:
-                link = self._known.links.get(hop.index)
-                if link is None or not hop.gateway or link.loopback or (link.name, route.family) in seen:
-                    continue
-                seen.add((link.name, route.family))
-                info = self._uplinks.get(link.name) or UplinkInfo(link.name)
-                known, gateway = info, hop.gateway
-                if route.family == rtnl.AF_INET6:
-                    info = replace(info, gateway6=gateway)
-                elif rtnl.family_of(gateway) == rtnl.AF_INET:
-                    info = replace(info, gateway4=gateway)
-                news |= info != known
-                self._uplinks[link.name] = info
+        for route, name, gateway in ways:
+            if (name, route.family) in seen or (known and name not in known):
+                continue
+            seen.add((name, route.family))
+            before = info = self._uplinks.get(name) or UplinkInfo(name)
+            if route.family == rtnl.AF_INET6:
+                info = replace(info, gateway6=gateway)
+            elif rtnl.family_of(gateway) == rtnl.AF_INET:
+                info = replace(info, gateway4=gateway)
+            news |= info != before
+            self._uplinks[name] = info
+        if known:
+            for name in self._around - known:
+                self._drop(name)
+        self._around = set() if known else {name for name, _ in seen} | self._around
         return news
+
+    def _drop(self, name: str) -> None:
+        """A device that turned out to be no uplink."""
+        info = replace(self._uplinks.pop(name), present=False, up=False, carrier=False)
+        self._told.pop(name, None)
+        self._emit(UplinkGone(uplink=name))
+        self._tell(info)
 
     def _read_neighbours(self) -> None:
         for answer in self._requests.dump(rtnl.RTM_GETNEIGH):
