@@ -24,6 +24,8 @@ GATEWAY6 = {"eth1": "fd00:1:1::2", "eth2": "fd00:1:2::2"}
 GATEWAY4 = {"eth1": "10.127.1.1", "eth2": "10.127.2.1"}
 FAR_END = {"eth1": "a", "eth2": "b"}
 OWN_PROTOCOL, KERNEL_METRIC = 76, 1024
+NODAD = 0x02
+"""IFA_F_NODAD: usable as a source at once, not when the kernel gets round to it."""
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,14 +70,14 @@ class KernelLab:
         with IPRoute(netns=self.host) as host, IPRoute(netns=self.router) as router:
             for handle, six, four in ((host, HOST6, HOST4), (router, PEER6, PEER4)):
                 handle.link("set", index=1, state="up")
-                handle.addr("add", index=1, address=six, prefixlen=128)
+                handle.addr("add", index=1, address=six, prefixlen=128, flags=NODAD)
                 handle.addr("add", index=1, address=four, prefixlen=32)
             for number, (near, far) in enumerate(FAR_END.items(), start=1):
                 host.link("add", ifname=near, kind="veth", peer={"ifname": far, "net_ns_fd": self.router})
                 for handle, name, side in ((host, near, 1), (router, far, 2)):
                     (index,) = handle.link_lookup(ifname=name)
                     handle.link("set", index=index, state="up")
-                    handle.addr("add", index=index, address=f"fd00:1:{number}::{side}", prefixlen=64)
+                    handle.addr("add", index=index, address=f"fd00:1:{number}::{side}", prefixlen=64, flags=NODAD)
                     handle.addr("add", index=index, address=f"10.127.{number}.{side - 1}", prefixlen=31)
             hops6 = [
                 {"gateway": f"fd00:1:{n}::1", "oif": router.link_lookup(ifname=d)[0]} for n, d in ((1, "a"), (2, "b"))
