@@ -276,3 +276,31 @@ def test_using_a_neighbour_makes_the_kernel_resolve_it(kernel: Kernel) -> None:
     known = map(rtnl.parse_neighbour, kernel.dump(rtnl.RTM_GETNEIGH))
     (entry,) = [entry for entry in known if entry.address == "fd00:1:1::2"]
     assert entry.index == index and not entry.usable
+
+
+def test_a_bridge_s_message_about_a_port_is_told_from_the_device_s_own() -> None:
+    own, bridge = (struct.pack("=BxHiII", family, 1, 5, 0x11043, 0) + rtnl.nla(3, b"eth1\0") for family in (0, 7))
+    assert rtnl.parse_link(own).family == 0 and rtnl.parse_link(bridge).family == 7
+
+
+@pytest.mark.parametrize(
+    ("state", "usable", "confirmed"),
+    [(0x01, False, True), (0x02, True, True), (0x04, True, False), (0x08, True, True), (0x20, False, False)],
+)
+def test_a_stale_or_failed_neighbour_is_not_confirmed(state: int, usable: bool, confirmed: bool) -> None:
+    body = struct.pack("=BxxxiHBB", 10, 5, state, 0, 0)
+    body += rtnl.nla(1, socket.inet_pton(socket.AF_INET6, "fe80::1")) + rtnl.nla(2, bytes(6))
+    neighbour = rtnl.parse_neighbour(body)
+    assert (neighbour.usable, neighbour.confirmed) == (usable, confirmed)
+
+
+def test_a_dump_is_narrowed_by_table_and_protocol() -> None:
+    (small,) = rtnl.messages(rtnl.dump(rtnl.RTM_GETROUTE, 1, 10, table=254, protocol=76))
+    assert small.body == struct.pack("=BBBBBBBBI", 10, 0, 0, 0, 254, 76, 0, 0, 0)
+    (large,) = rtnl.messages(rtnl.dump(rtnl.RTM_GETROUTE, 1, 10, table=1000))
+    assert large.body[4] == 0 and dict(rtnl.attributes(large.body, 12)) == {15: struct.pack("=I", 1000)}
+
+
+def test_a_route_s_protocol_is_in_its_header() -> None:
+    assert rtnl.route_protocol(rtnl.route("fd00::/64", protocol=76, metric=1)) == 76
+    assert rtnl.route_protocol(b"\x0a") == 0
