@@ -63,7 +63,7 @@ CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
 
 
 def candidates(case: Case, fabric: Fabric, rates: Mapping[str, float]) -> dict[str, float]:
-    """Places that a case can break (links, directions or nodes) and the job's bits/s that each carries, busiest first."""
+    """Places that a case can break (links, directions, nodes) and the job's bits/s that each carries, busiest first."""
     found: dict[str, float] = {}
     for link in fabric.links:
         if case.tier not in ("any", tier_of(link, fabric)) and not (

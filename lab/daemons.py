@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -139,23 +139,25 @@ class Daemons:
     def wait_for(self, true: Callable[[str], bool], timeout_s: float, what: str) -> float:
         """Until a condition holds for every host (a daemon that does not answer yet does not fulfil it)."""
         started_s = time.monotonic()
-        waiting = list(self.hosts)
-        while waiting:
-            host = waiting[0]
+        for host in self.hosts:
+            self.wait_for_one(host, true, timeout_s - (time.monotonic() - started_s), what)
+        return time.monotonic() - started_s
+
+    def wait_for_one(self, host: str, true: Callable[[str], bool], timeout_s: float, what: str) -> float:
+        """The same for one host."""
+        started_s = time.monotonic()
+        while True:
             self.check()
             try:
                 self.get(host, "/healthz")
-                fulfilled = true(host)
+                if true(host):
+                    return time.monotonic() - started_s
             except LabError:
-                fulfilled = False
-            if fulfilled:
-                waiting.pop(0)
-            elif time.monotonic() - started_s > timeout_s:
-                raise LabError(f"the daemon of {host} did not {what} within {timeout_s:g} s: {self._last_words(host)}",
+                pass
+            if time.monotonic() - started_s > timeout_s:
+                raise LabError(f"the daemon of {host} did not {what} in time: {self._last_words(host)}",
                                f"see {self.path(host, 'log')}")  # fmt: skip
-            else:
-                time.sleep(POLL_S)
-        return time.monotonic() - started_s
+            time.sleep(POLL_S)
 
     def wait_settled(self, timeout_s: float = 30.0) -> float:
         """Until every daemon finds all planned paths to all other hosts good and owes the kernel nothing."""
@@ -200,19 +202,26 @@ class Daemons:
     # ending
     def stop(self, timeout_s: float = 10.0) -> None:
         """SIGTERM: the daemons hand traffic back to the kernel. LabError when one does not end."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+        self._end(list(self.processes), timeout_s)
+
+    def stop_one(self, host: str, timeout_s: float = 10.0) -> None:
+        """The same for one host."""
+        self._end([host], timeout_s)
+
+    def _end(self, hosts: Sequence[str], timeout_s: float) -> None:
+        for host in hosts:
+            if self.processes[host].poll() is None:
+                self.processes[host].send_signal(signal.SIGTERM)
         deadline_s = time.monotonic() + timeout_s
         late = []
-        for host, process in self.processes.items():
+        for host in hosts:
+            process = self.processes.pop(host)
             try:
                 process.wait(max(deadline_s - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 late.append(host)
                 process.kill()
                 process.wait()
-        self.processes.clear()
         if late:
             raise LabError(f"the daemons of {', '.join(late)} did not end within {timeout_s:g} s of SIGTERM")
 

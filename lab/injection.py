@@ -35,8 +35,8 @@ class Injection:
 
     `reroute_s`: the first packet of an affected flow on a direction where that flow was not before; `out`, `into`: of
     the flows that the link's host sends, and of those that are sent to it (None: the link has no host).
-    `rerouted_s`: the same moment of the flow that took longest, if all moved. `off_link_s`: the job's last packet on the
-    broken directions, if they were empty from then to the end of the fault."""
+    `rerouted_s`: the same moment of the flow that took longest, if all moved. `off_link_s`: the job's last packet on
+    the broken directions, if they were empty from then to the end of the fault."""
 
     case: str
     fault: str
@@ -68,6 +68,8 @@ class Injection:
     back_stall_s: float | None
     """The longest stall around that moment."""
     recovered: bool
+    waited: bool = False
+    """The daemons were given the time to bring the traffic back by themselves."""
     entries: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -80,6 +82,7 @@ def judge(
     *,
     stall: Stall,
     recovered: bool,
+    waited: bool,
     retransmissions: int,
     entries: tuple[Entry, ...],
     notes: tuple[str, ...],
@@ -131,6 +134,7 @@ def judge(
         return_s=None if back_s is None else back_s - ended_s,
         back_stall_s=None if around_s is None else longest_stall(ranks, *around_s, median_s).seconds,
         recovered=recovered,
+        waited=waited,
         entries=entries,
         notes=notes,
     )

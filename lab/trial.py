@@ -184,9 +184,9 @@ class Trial:
         entries = tuple(self.daemons.journal(started_s)) if self.daemons is not None else ()
         job = self.jobs[-1] if recovered else self.jobs[-2]
         return judge(
-            live, seen, only, job.ranks, stall=stall, recovered=recovered, retransmissions=sent_again, entries=entries,
-            notes=notes, job=self.jobs.index(job), steps_lost=steps_lost(job.ranks) - lost_before,
-            host_address=self.lab.address(place.host) if place.host else "",
+            live, seen, only, job.ranks, stall=stall, recovered=recovered, waited=wait_return, entries=entries,
+            retransmissions=sent_again, steps_lost=steps_lost(job.ranks) - lost_before, job=self.jobs.index(job),
+            host_address=self.lab.address(place.host) if place.host else "", notes=notes,
         )  # fmt: skip
 
     def quiet(self, for_s: float = cases.HOLD_S) -> tuple[float, int]:

@@ -183,6 +183,17 @@ def table(bench: Bench, targets: Sequence[Target] = ()) -> Table:
     return shown
 
 
+def missed(bench: Bench, targets: Sequence[Target]) -> list[str]:
+    """Targets that a row does not meet, in words."""
+    found = []
+    for target in targets:
+        metrics = next((row.metrics for row in bench.rows if row.case == target.case), {})
+        if target.met(metrics) is False:
+            got = figure(metrics, target.metric, target.stat)
+            found.append(f"{target.case}: {target.metric} is {got:g}, wanted {target}")
+    return found
+
+
 def text_of(value: Value | None) -> str:
     """A value for people; a distribution as `median / p99`."""
     match value:

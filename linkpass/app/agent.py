@@ -176,6 +176,11 @@ class Agent:
             self._tape.close()
 
     @property
+    def first_verdict_at_s(self) -> float | None:
+        """Monotonic; `first_verdict_s` counts from `open`."""
+        return None if self.first_verdict_s is None else self._opened_s + self.first_verdict_s
+
+    @property
     def acting(self) -> bool:
         return self.config.mode == "act"
 

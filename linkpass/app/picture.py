@@ -31,6 +31,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "started_s": started_s,
         "uptime_s": now_s - started_s,
         "first_verdict_s": first.first_verdict_s,
+        "first_verdict_at_s": first.first_verdict_at_s,
         "cpu_s": usage.ru_utime + usage.ru_stime,
         "rss_bytes": _rss_bytes(),
         "rungs": _rungs(first),

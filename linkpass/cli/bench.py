@@ -1,0 +1,163 @@
+"""`linkpass lab bench`: figures of this machine, as a table or as JSON. Imports the lab only when it runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from linkpass.cli.common import TroubleError, WrongInputError, console
+
+if TYPE_CHECKING:
+    from lab.bench.reroute import Progress
+    from lab.bench.shape import Bench, Target
+    from topology.model import Fabric
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+case_option = click.option(
+    "--case", "cases", multiple=True, metavar="NAME", help="Only this row (may be given again). [all]"
+)
+
+
+def bench_options(command: F) -> F:
+    """What every bench takes."""
+    options = (
+        click.option("--file", "lab_file", type=click.Path(path_type=Path),
+                     help="Topology file. [the leaf-spine fabric that comes with linkpass]"),
+        click.option("--n", type=click.IntRange(min=1), default=10, show_default=True, help="Measurements of a row."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of where it is measured."),
+        click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Write JSON to FILE; the table goes to stderr."),
+        click.option("--name", default="bench", show_default=True, help="Name of the lab."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group("bench", epilog="Example: linkpass lab bench reroute --n 10 --json build/bench/reroute.json")
+def bench_group() -> None:
+    """Measure linkpass on this machine, beside the kernel alone and beside its targets.
+
+    A bench builds its own lab and takes it down again. Figures are worth as much as the machine is quiet.
+    """
+
+
+@bench_group.command(epilog="Example: linkpass lab bench reroute --n 3 --case drain --case flap")
+@bench_options
+@case_option
+def reroute(
+    lab_file: Path | None, n: int, seed: int, json_file: Path | None, name: str, cases: tuple[str, ...]
+) -> None:
+    """Break a fabric under a training job: how soon is traffic elsewhere, how long does training stand still?
+
+    N counts the injections of each case with linkpass; without it there are N/3, and three at least. N = 10 takes a
+    quarter of an hour.
+    """
+    need("torch", "the job")
+    from lab.bench.reroute import ROWS, Plan, behind, run, targets
+
+    plan = Plan(n, seed, chosen(cases, ROWS))
+    with watched("reroute", plan.total) as tell:
+        bench = run(fabric_of(lab_file), plan, tell, name=name)
+    show(bench, targets(bench), json_file, behind(bench))
+
+
+@bench_group.command(epilog="Example: linkpass lab bench rest --stress 60")
+@bench_options
+@click.option("--stress", "stress_s", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="SECONDS",
+              help="How long all cores are kept busy.")  # fmt: skip
+def rest(lab_file: Path | None, n: int, seed: int, json_file: Path | None, name: str, stress_s: float) -> None:
+    """Run daemons with the shipped configuration while nothing happens: CPU, memory, start, false moves under stress.
+
+    N counts the starts that are timed.
+    """
+    need("torch", "the job")
+    from lab.bench.rest import Plan, run, targets
+
+    plan = Plan(n, seed, stress_s)
+    with watched("rest", plan.total) as tell:
+        bench = run(fabric_of(lab_file), plan, tell, name=name)
+    show(bench, targets(bench), json_file)
+
+
+@bench_group.command(epilog="Example: linkpass lab bench balance --case flows-64")
+@bench_options
+@case_option
+def balance(
+    lab_file: Path | None, n: int, seed: int, json_file: Path | None, name: str, cases: tuple[str, ...]
+) -> None:
+    """Spread many flows over the fabric: is the fullest link as full as with the kernel alone?
+
+    N counts rounds, each with connections of its own.
+    """
+    from lab.bench.balance import FLOWS, Plan, run, targets
+
+    plan = Plan(n, seed, chosen(cases, FLOWS))
+    with watched("balance", plan.total) as tell:
+        bench = run(fabric_of(lab_file), plan, tell, name=name)
+    show(bench, targets(bench), json_file)
+
+
+def need(module: str, what: str) -> None:
+    if find_spec(module) is None:
+        raise TroubleError(
+            f"{what} needs {module}, which is not installed", "make setup, or pip install 'linkpass[torch,lab]'"
+        )
+
+
+def chosen(names: tuple[str, ...], known: Any) -> tuple[str, ...]:
+    """The rows that were asked for, in their own order; all when none was."""
+    for name in names:
+        if name not in known:
+            raise WrongInputError(f"no case {name!r}", f"there are {', '.join(known)}")
+    return tuple(name for name in known if not names or name in names)
+
+
+def fabric_of(file: Path | None) -> Fabric:
+    import lab
+    from linkpass.cli.lab import read
+
+    return read(file or Path(lab.__file__).with_name("leaf-spine.clab.yml"))
+
+
+@contextmanager
+def watched(title: str, total: float) -> Iterator[Progress]:
+    """A progress bar on stderr, and the errors of the lab as this command line's. SIGTERM ends it as Ctrl-C does."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from linkpass.cli.lab import told
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    columns = (TextColumn(title), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    try:
+        with told(), Progress(*columns, console=console(stderr=True), transient=True) as bar:
+            task = bar.add_task("building the lab", total=total)
+            yield lambda what, done: bar.update(task, description=what, completed=done)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show(bench: Bench, targets: list[Target], json_file: Path | None, behind: list[str] | None = None) -> None:
+    """The table with the targets beside; what was missed, line by line; the JSON where it was asked for."""
+    from lab.bench import shape
+
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_bytes(shape.encode(bench))
+    out = console(stderr=json_file is not None)
+    out.print(shape.table(bench, targets))
+    for line in (*shape.missed(bench, targets), *(behind or ())):
+        out.print(f"  {line}")
