@@ -8,6 +8,7 @@ or by the uplink of this host that they are."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import errno
 import fcntl
@@ -54,7 +55,7 @@ class Faces(Protocol):
         """Entries after a sequence number."""
 
     def links(self) -> Iterable[str]:
-        """Links and directions of the fabric's file that may be named besides those in the view."""
+        """Links and directions of the fabric's file that may be named besides those in the view. Called in a thread."""
 
     def metrics(self) -> bytes:
         """The Prometheus exposition."""
@@ -217,18 +218,18 @@ class ControlEdge:
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
-        link = self._find(asked.link)
+        link = await self._find(asked.link)
         note = "" if asked.everywhere or self._is_own(link) else OTHERS_STILL_USE_IT
         return await self._submit(link, DrainRequested(link=link, everywhere=asked.everywhere), note)
 
     async def _undrain(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
-        link = self._find(asked.link)
+        link = await self._find(asked.link)
         return await self._submit(link, UndrainRequested(link=link, everywhere=asked.everywhere))
 
     async def _clear(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
-        link = "*" if asked.link == "*" else self._find(asked.link)
+        link = "*" if asked.link == "*" else await self._find(asked.link)
         return await self._submit(link, ClearRequested(link=link))
 
     async def _submit(self, link: str, event: Event, note: str = "") -> web.Response:
@@ -245,8 +246,9 @@ class ControlEdge:
         except msgspec.MsgspecError as error:
             raise RefusedError(f"not a request: {error}", 'expected {"link": "leaf1-spine1"}', 400) from None
 
-    def _find(self, text: str) -> str:
-        return find_link(text, self._faces.view(), self._faces.links())
+    async def _find(self, text: str) -> str:
+        """The fabric's file may have to be read first, which takes some 0.2 s: beside the loop, or probes would wait."""
+        return find_link(text, self._faces.view(), await asyncio.to_thread(self._faces.links))
 
 
 def find_link(text: str, view: Mapping[str, Any], more: Iterable[str] = ()) -> str:
