@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from lab.demo import Act, DemoSpec, Outcome, Tried, note_on
+from lab.demo_plan import Act, DemoSpec, Outcome, Tried, note_on
 from lab.job import Job
 from lab.netns.lab import NetnsLab, UpReport
 from lab.report import milliseconds
@@ -34,10 +34,9 @@ WORDS: dict[Kind, str] = {
     "moved": "acts",
     "back": "returns",
 }
-COLUMNS = (
-    ("fault", "left"), ("", "left"), ("rerouted after", "right"), ("stall with linkpass", "right"),
-    ("stall without", "right"), ("steps lost", "right"), ("moves", "right"), ("weights", "left"),
-)  # fmt: skip
+COLUMNS = ("rerouted", "stall with", "without", "steps lost", "moves", "weights")
+WIDE = 100
+"""From this many columns on the table has room to say where each fault was."""
 WHEN, WHO, DOES = 10, 7, 8
 RECENT_STEPS = 20
 
@@ -68,21 +67,22 @@ class TerminalScreen:
             f"({spec.topology}), and a small GPT is trained across it: PyTorch, DistributedDataParallel over Gloo, one "
             f"rank on each host. While it trains, the fabric is broken in {ways} ways, one after the other:"
         )
-        say(Text("  1  with linkpass: a daemon on each host finds what is broken and moves the traffic", "bold"))
+        say(Text("  1  with linkpass: a daemon on each host finds the fault and moves the traffic", "bold"))
         say("  2  without: the same faults, the kernel alone")
-        say("  3  undisturbed: bit for bit these weights are what run 1 has to end with")
+        say("  3  undisturbed: bit for bit these weights are what 1 has to end with")
         say(
             f"That takes about {long}; Ctrl-C takes everything down. The page with all curves will be "
             f"{spec.out / 'index.html'}."
         )
         say()
         say(Text(drawing(spec.fabric)))
+        say()
 
     def built(self, lab: NetnsLab, report: UpReport) -> None:
         self.console.print(
-            f"Built in {report.seconds:.1f} s: {report.nodes} namespaces, {report.links} links, addresses, routes. "
-            f"Look around meanwhile: linkpass lab status {lab.name}"
+            f"Built in {report.seconds:.1f} s: {report.nodes} namespaces, {report.links} links, addresses, routes."
         )
+        self.console.print(f"Look around meanwhile: linkpass lab status {lab.name}")
         for note in report.notes:
             self.console.print(Text(f"  {note}", "dim"))
 
@@ -115,49 +115,42 @@ class TerminalScreen:
 
     def broken(self, number: int, of: int, live: Live) -> None:
         self.console.print()
-        row = _row("", f"{number}/{of}", Text.assemble((live.case.what, "bold red"), (f"   {live.fault}", "dim")))
-        self.console.print(row)
+        self.console.print(_row("", f"{number}/{of}", Text("breaks", "bold red"), Text(live.case.what, "bold red")))
+        self.console.print(_row("", "", Text(""), Text(live.fault, "dim")))
 
     def line(self, line: Line) -> None:
+        first = line.after_s is not None
         when = after(line.after_s) if line.after_s is not None else ""
-        who = line.host if line.after_s is not None else ""
-        does = WORDS[line.kind] if line.after_s is not None else ""
-        self.console.print(_row(when, who, Text(line.text), does, STYLES[line.kind]))
+        does = Text(WORDS[line.kind], STYLES[line.kind])
+        self.console.print(_row(when, line.host if first else "", does if first else Text(""), line.text))
 
-    def healed(self, live: Live) -> None:
+    def healed(self, act: Act, live: Live) -> None:
         assert live.injected_at_s is not None
         assert live.undone_at_s is not None
         what = "back in service" if live.fault.startswith("drain") else "repaired"
-        self.console.print(
-            _row(after(live.undone_at_s - live.injected_at_s), "", Text(f"{what}: {live.place.where}", "cyan"))
-        )
+        when = after(live.undone_at_s - live.injected_at_s)
+        self.console.print(_row(when, "", Text("", "cyan"), Text(f"{what}: {live.place.where}", "cyan")))
+        if self._with and not act.wait_return:
+            text = "what fails again and again is trusted late; here `linkpass clear` forgives it"
+            self.console.print(_row("", "", Text(""), Text(text, "dim")))
 
     def judged(self, act: Act, found: Injection, steps: int) -> None:
-        if self._with and not act.wait_return:
-            text = (
-                "an element that failed again and again is held down for a while; `linkpass clear` forgives it at once"
-            )
-            self.console.print(_row("", "", Text(text, "dim")))
         usual = milliseconds(found.median_step_s * 1e3)
-        stall = found.stall.seconds * 1e3
-        parts = [
-            Text.assemble(
-                "training stood still for ", (milliseconds(stall), "bold"), f" at most (a step takes {usual})"
-            ),
-        ]
+        stall = milliseconds(found.stall.seconds * 1e3)
+        parts = [Text.assemble("training stalled ", (stall, "bold"), f" at most (a step takes {usual})")]
         if found.reroute_s is not None:
-            parts.append(Text(f"first packet on another link after {milliseconds(found.reroute_s * 1e3)}"))
+            parts.append(Text(f"rerouted after {milliseconds(found.reroute_s * 1e3)}"))
         if act.case.fault == "drain" and self._with:
             parts.append(Text(f"{found.retransmissions} packets sent again"))
         if not self._with and (note := note_on(found)):
             parts.append(Text(note, "red"))
-        self.console.print(_row("", "", Text("; ").join(parts), "=>", "bold blue"))
+        self.console.print(_row("", "", Text("=>", "bold blue"), Text(", ").join(parts)))
 
     def end(self, outcome: Outcome) -> None:
         self._stop_bar()
         say = self.console.print
         say()
-        say(result_table(outcome))
+        say(result_table(outcome, self.console.width))
         say()
         same = Text("bit for bit those of the undisturbed run", "bold green")
         if outcome.identical is not True:
@@ -174,7 +167,7 @@ class TerminalScreen:
             self._bar = self._task = None
 
 
-def result_table(outcome: Outcome) -> Table:
+def result_table(outcome: Outcome, width: int) -> Table:
     shown = Table(
         title="What the faults did to the training",
         title_justify="left",
@@ -183,10 +176,14 @@ def result_table(outcome: Outcome) -> Table:
         box=None,
         pad_edge=False,
     )
-    for heading, side in COLUMNS:
-        shown.add_column(heading, justify="right" if side == "right" else "left")
+    shown.add_column("fault", no_wrap=True)
+    if width >= WIDE:
+        shown.add_column("")
+    for heading in COLUMNS:
+        shown.add_column(heading, justify="left" if heading == "weights" else "right", no_wrap=True)
     for one in outcome.tried:
-        shown.add_row(*_cells(one))
+        name, place, *rest = _cells(one)
+        shown.add_row(name, *([place] if width >= WIDE else []), *rest)
     return shown
 
 
@@ -206,12 +203,12 @@ def _cells(one: Tried) -> list[Text]:
     ]
 
 
-def _row(when: str, who: str, text: Text, does: str = "", style: str = "") -> Table:
+def _row(when: str, who: str, does: Text, text: str | Text) -> Table:
     """Moment, host, what it does, text; long text stays in its column."""
     row = Table.grid(padding=(0, 1))
     row.add_column(width=WHEN, justify="right", style="cyan")
     row.add_column(width=WHO)
-    row.add_column(width=DOES, style=style)
+    row.add_column(width=DOES)
     row.add_column(overflow="fold")
     row.add_row(when, who, does, text)
     return row

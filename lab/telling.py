@@ -67,7 +67,7 @@ class Teller:
                 news = entry.what not in self._verdicts
                 self._verdicts.add(entry.what)
             if news:
-                lines.append(Line(kind, after_s, entry.host, _text(entry, kind)))
+                lines.append(Line(kind, after_s, entry.host, _text(entry, kind, first=len(self._verdicts) < 2)))
         return lines
 
     def others(self, kind: Kind) -> Line | None:
@@ -76,7 +76,7 @@ class Teller:
         if not rest:
             return None
         text = ", ".join(f"{host} {after(at_s)}" for host, at_s in rest)
-        return Line(kind, None, first[0], f"so did {text}")
+        return Line(kind, None, first[0], f"and {text}")
 
     def hosts(self, kind: Kind) -> tuple[str, ...]:
         """Who has done it so far, in the order of time."""
@@ -88,10 +88,9 @@ def after(seconds: float) -> str:
     return f"+{seconds * 1e3:.0f} ms" if seconds < 1 else f"+{seconds:.1f} s"
 
 
-def _text(entry: Entry, kind: Kind) -> str:
-    """The entry, with its reason where that says more than the line itself."""
-    text = entry.what.removeprefix("verdict ") if kind == "verdict" else entry.what
-    if kind in ("moved", "back"):
-        return text
-    why = entry.why.split("; ")[0]
-    return f"{text} ({why})" if why and why not in ("notice", "asked for") else text
+def _text(entry: Entry, kind: Kind, *, first: bool) -> str:
+    """The entry in few words. The reason is told of the first verdict: after that it is known how they are found."""
+    if kind != "verdict":
+        return entry.what
+    text = entry.what.removeprefix("verdict ")
+    return f"{text}: {entry.why.replace('(s)', 's')}" if first else text

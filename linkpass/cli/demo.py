@@ -37,7 +37,8 @@ def demo(file: Path, out: Path, seed: int, name: str, *, quick: bool, as_json: b
             raise TroubleError(
                 f"{what} needs {module}, which is not installed", "make setup, or pip install 'linkpass[torch,lab]'"
             )
-    from lab.demo import ACTS, QUICK, DemoSpec, run
+    from lab.demo import run
+    from lab.demo_plan import ACTS, QUICK, DemoSpec
     from lab.demo_screen import TerminalScreen
 
     spec = DemoSpec(read(file), file, out, QUICK if quick else ACTS, name, seed)
