@@ -1,11 +1,12 @@
 """Addresses, device names and routes of a lab, derived from the fabric alone: the same file gives the same lab.
 
-    host k (order of the file, from 1)   fd00:ff::k    10.255.0.k     on the device lo0
+    host k (order of the file, from 1)   fd00:ff::k    10.255.0.k     on the device lo0 (IPv4: label lo0:4)
     switch n                             fd00:ff:1::n  10.255.1.n
     link i (from 0)                      fd00:1:i::a and ::b /64,  10.128.0.0 + 2i and + 2i + 1 /31
 
 Numbers in IPv6 addresses are hexadecimal. Hosts have one route for each of the two loopback prefixes, over all their
-uplinks; switches one route per node, over the equal-cost next hops.
+uplinks, and one more for each node to which only some of the uplinks lead (planes that do not meet, a host that is in
+one of them only); switches one route per node, over the equal-cost next hops.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from topology.model import Fabric, Port
 HOSTS6, SWITCHES6 = "fd00:ff::/64", "fd00:ff:1::/64"
 HOSTS4, SWITCHES4 = "10.255.0.0/24", "10.255.1.0/24"
 LOOPBACK_DEVICE = "lo0"
+LOOPBACK_LABEL4 = f"{LOOPBACK_DEVICE}:4"
+"""Name under which programs find the loopback's IPv4 address (IFA_LABEL, as `ip addr add … label`)."""
 MOST_NODES, MOST_LINKS = 250, 4096
 
 NEXTHOP6, NEXTHOP4, GROUP6, GROUP4 = 10_000, 20_000, 30_000, 40_000
@@ -183,11 +186,26 @@ def forwarding(fabric: Fabric, lab: Plan, name: str) -> Forwarding:
         if node.host:
             for prefix in (HOSTS6, SWITCHES6) if family == 6 else (HOSTS4, SWITCHES4):
                 route(family, prefix, fabric.uplinks(name))
+            for other in lab.nodes.values():
+                if other.name != name and (some := _only_some(fabric, name, other.name)):
+                    route(family, f"{other.v6}/128" if family == 6 else f"{other.v4}/32", some)
             continue
         for other in lab.nodes.values():
             prefix = f"{other.v6}/128" if family == 6 else f"{other.v4}/32"
             route(family, prefix, (step.port for step in fabric.next_hops(name, other.name)))
     return Forwarding(tuple(hops.values()), tuple(groups.values()), tuple(routes))
+
+
+def _only_some(fabric: Fabric, host: str, target: str) -> list[Port]:
+    """The uplinks of a host that lead to a node, when others do not; empty when all do, or none."""
+    every = fabric.links_of(host)
+    leading = []
+    for link in every:
+        peer = link.peer(host).node
+        through = fabric.node(peer).role == "switch" and fabric.distance(peer, target) is not None
+        if peer == target or through:
+            leading.append(link.port(host))
+    return leading if len(leading) < len(every) else []
 
 
 def _end(index: int, side: str, port: Port, device: str) -> End:

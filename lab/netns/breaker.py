@@ -1,13 +1,15 @@
 """Put faults on a lab and take them off again: within a millisecond, from any process, in any order.
 
 What is in force is kept in `faults.json`; what the wire must do follows from it (`lab.netns.effects`). A change is the
-difference of the two: one nftables transaction, one batch of rtnetlink requests.
+difference of the two: one nftables transaction, one batch of raw rtnetlink requests (carrier must go at once), and
+shapers through pyroute2, for which a few milliseconds are nothing.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +22,15 @@ import msgspec
 from lab.addressing import Plan
 from lab.errors import LabError
 from lab.faults import AnyFault, Dead, Flap, Freeze
-from lab.netns import messages, processes, state
+from lab.netns import processes, state
 from lab.netns.effects import TABLE, Effects, change, counter, effects, is_counted
 from lab.netns.nft import Nft
 from lab.netns.session import Request, Session
 from lab.netns.state import ActiveRecord, Faults, Stopped
+from linkpass.wire import rtnl
 from topology.model import Fabric
 
-_TBF_LATENCY_S = 0.05
+_IFF_UP = 1
 
 
 class GoneError(LabError):
@@ -55,11 +58,24 @@ class ActiveFault:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What leads from one set of faults to another; `risen`: nodes of which a port gets its carrier back."""
+    """What leads from one set of faults to another. `shapes`: wire device -> bits/s, None for no shaper any more;
+    `risen`: nodes of which a port gets its carrier back."""
 
     rules: str
     requests: list[Request]
+    shapes: Mapping[str, int | None]
     risen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How to reach the wire's namespace. `shape(device, bits/s or None)` limits what a device sends; `index`: of each
+    device by its name."""
+
+    session: Session
+    nft: Nft
+    shape: Callable[[str, int | None], None]
+    index: Mapping[str, int]
 
 
 class Breaker:
@@ -70,9 +86,7 @@ class Breaker:
         run_dir: Path,
         fabric: Fabric,
         plan: Plan,
-        wire: Session,
-        nft: Nft,
-        index: Mapping[str, int],
+        wire: Wire,
         members: Callable[[str], list[tuple[int, int]]],
         repair: Callable[[Iterable[str]], None],
     ) -> None:
@@ -81,11 +95,10 @@ class Breaker:
         self._fabric = fabric
         self._plan = plan
         self._wire = wire
-        self._nft = nft
-        self._index = index
         self._members = members
         self._repair = repair
         self._flapping: dict[int, threading.Event] = {}
+        self._drivers: list[threading.Thread] = []
 
     def active(self) -> tuple[ActiveRecord, ...]:
         return self._read().active
@@ -151,7 +164,7 @@ class Breaker:
 
     def dropped(self) -> dict[int, int]:
         """Packets dropped by each fault in force."""
-        counts = self._nft.counters(TABLE)
+        counts = self._wire.nft.counters(TABLE)
         return {one.id: counts[counter(one.id)][0] for one in self.active() if counter(one.id) in counts}
 
     def swing(self, number: int, *, down: bool) -> bool:
@@ -195,14 +208,19 @@ class Breaker:
             self.drive(number, record.fault, record.injected_at_s, threading.Event())
 
     def close(self) -> None:
-        """Flaps driven by this process end with it."""
+        """Flaps driven by this process end with it; none of their threads uses the wire afterwards."""
         for number in list(self._flapping):
             self.undo(number)
+        for driver in self._drivers:
+            driver.join()
+        self._drivers.clear()
 
     def _start_flapping(self, number: int, fault: Flap, started: float) -> None:
         stop = self._flapping[number] = threading.Event()
         name = f"flap {fault.where}"
-        threading.Thread(target=self.drive, args=(number, fault, started, stop), name=name, daemon=True).start()
+        driver = threading.Thread(target=self.drive, args=(number, fault, started, stop), name=name, daemon=True)
+        self._drivers = [one for one in self._drivers if one.is_alive()] + [driver]
+        driver.start()
 
     def _locked(self) -> AbstractContextManager[None]:
         try:
@@ -221,30 +239,29 @@ class Breaker:
         had, has = ({one.id for one in faults.active if is_counted(one.fault)} for faults in (known, after))
         risen = old.down - new.down
         ends = (end for wire in self._plan.wires for end in (wire.a, wire.b))
+        shaped = sorted({*old.bps, *new.bps})
         return Step(
             rules=change(old, new, self._plan, sorted(has - had), sorted(had - has)),
-            requests=self._requests(old, new),
+            requests=[
+                *(self._link(device, up=False) for device in sorted(new.down - old.down)),
+                *(self._link(device, up=True) for device in sorted(old.down - new.down)),
+            ],
+            shapes={device: new.bps.get(device) for device in shaped if old.bps.get(device) != new.bps.get(device)},
             risen=tuple(dict.fromkeys(end.node for end in ends if end.wire_device in risen)),
         )
 
     def _take(self, step: Step) -> None:
         if step.rules:
-            self._nft.run(step.rules)
-        self._wire.apply(step.requests)
+            self._wire.nft.run(step.rules)
+        self._wire.session.apply(step.requests)
+        for device, bps in step.shapes.items():
+            self._wire.shape(device, bps)
         self._repair(step.risen)
 
-    def _requests(self, old: Effects, new: Effects) -> list[Request]:
-        index = self._index
-        requests = [messages.link_up(index[device], up=False) for device in sorted(new.down - old.down)]
-        requests += [messages.link_up(index[device], up=True) for device in sorted(old.down - new.down)]
-        for device in sorted({*old.bps, *new.bps}):
-            bps = new.bps.get(device)
-            if bps is None:
-                requests.append(messages.delete_shaper(index[device]))
-            elif bps != old.bps.get(device):
-                burst = max(15_000, bps // 8 // 250)  # a timer tick of 4 ms must not starve the bucket
-                requests.append(messages.add_shaper(index[device], bps, burst, burst + int(bps / 8 * _TBF_LATENCY_S)))
-        return requests
+    def _link(self, device: str, *, up: bool) -> Request:
+        """Set a device of the wire up or down (struct ifinfomsg, rtnetlink(7))."""
+        body = struct.pack("=BxHiII", 0, 0, self._wire.index[device], _IFF_UP if up else 0, _IFF_UP)
+        return Request(rtnl.RTM_NEWLINK, 0, body, f"device {device} {'up' if up else 'down'}")
 
 
 def unknown_fault(number: str, active: Iterable[ActiveRecord]) -> LabError:

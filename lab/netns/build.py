@@ -1,4 +1,4 @@
-"""Build a lab's namespaces, links and routes: some five hundred kernel requests, batched by namespace.
+"""Build a lab's namespaces, links, addresses and neighbours through pyroute2; next hops and routes after them.
 
 Order matters. The wire side of a link comes up with its pair, so that a node's port has carrier as soon as the node
 sets it up; next hops need that carrier (net/ipv4/nexthop.c refuses a device that is down); and nobody speaks before
@@ -14,12 +14,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.addressing import LOOPBACK_DEVICE, Forwarding, NodePlan, Plan, Wire, forwarding
+from pyroute2 import IPRoute
+
+from lab.addressing import LOOPBACK_DEVICE, LOOPBACK_LABEL4, Forwarding, NodePlan, Plan, Wire, forwarding
 from lab.errors import LabError
-from lab.netns import messages, namespace, offload
+from lab.netns import namespace, nexthops, offload
+from lab.netns.connections import Connections, asking
 from lab.netns.effects import base_ruleset
 from lab.netns.nft import Nft
-from lab.netns.session import KernelError, Request, Session
+from lab.netns.session import KernelError, Session
 from topology.model import Fabric
 
 MTU = 1500
@@ -29,6 +32,8 @@ WIRE = "-wire"
 _SEED = "net/ipv4/fib_multipath_hash_seed"
 _NO_IPV6 = "net/ipv6/conf/all/disable_ipv6"
 _CONGESTION = ("cubic", "reno")
+_NODAD = 0x02
+"""IFA_F_NODAD: usable as the source of a route at once, not when a work queue of the kernel has come round to it."""
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ OPTIONAL = {"net/ipv4/icmp_msgs_per_sec", "net/ipv4/icmp_msgs_burst"}
 
 
 class Builder:
-    """Builds one lab. Holds descriptors of its namespaces and one netlink session in each until `close()`."""
+    """Builds one lab. Holds descriptors of its namespaces and one connection into each until it is left."""
 
     def __init__(self, lab: str, fabric: Fabric, plan: Plan, kernel: Kernel) -> None:
         self._lab = lab
@@ -109,63 +114,69 @@ class Builder:
         self._plan = plan
         self._kernel = kernel
         self._stack = ExitStack()
-        self._sessions: dict[str, Session] = {}
+        self._connections = Connections()
+        self._fds: dict[str, int] = {}
 
     def __enter__(self) -> Builder:
+        self._stack.enter_context(self._connections)
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The connections' thread ends first, also when the caller was interrupted while it waited for the build.
+        self._connections.close()
         self._stack.close()
 
     def build(self) -> None:
         """Everything, in order. Raises LabError or KernelError; the caller takes down what was made so far."""
-        namespace.prepare()
-        fds = {name: self._create(name) for name in (*self._plan.nodes, WIRE)}
-        for name, fd in fds.items():
-            self._configure(name, fd)
-        self._pull_wires(fds)
-        nft = Nft(fds[WIRE]).open()
+        self._connections.run(self._build)
+
+    def _build(self) -> None:
+        for name in (*self._plan.nodes, WIRE):
+            self._create(name)
+        for name in self._fds:
+            self._configure(name)
+        self._pull_wires()
+        nft = Nft(self._fds[WIRE]).open()
         try:
             nft.run(base_ruleset(self._plan))
         finally:
             nft.close()
-        index = {name: self._devices(fd) for name, fd in fds.items()}
+        index = {name: self._devices(name) for name in self._fds}
         for name in self._plan.nodes:
-            ports = [wire.end(name).device for wire in self._plan.wires_of(name)]
-            up = (messages.link_up(index[name][port], up=True, what=f"device {port} of {name} up") for port in ports)
-            self._sessions[name].apply(list(up))
+            for wire in self._plan.wires_of(name):
+                self._set_up(name, wire.end(name).device, index[name])
         for name, node in self._plan.nodes.items():
-            with namespace.inside(fds[name]):
+            with namespace.inside(self._fds[name]):
                 Path("/proc/sys", _NO_IPV6).write_text("0")
             self._address(node, index[name])
-        for name, fd in fds.items():
+        for name, fd in self._fds.items():
             with namespace.inside(fd):
                 offload.switch_off(device for device in index[name] if device not in ("lo", LOOPBACK_DEVICE))
         for node in self._plan.nodes.values():
             hops = forwarding(self._fabric, self._plan, node.name)
-            requests = forwarding_requests(
-                hops, index[node.name], buckets(node, hops, hash_seed=self._kernel.hash_seed)
-            )
-            self._sessions[node.name].apply(requests)
+            resilient = buckets(node, hops, hash_seed=self._kernel.hash_seed)
+            with Session(self._fds[node.name]) as session:
+                session.apply(nexthops.everything(hops, index[node.name], resilient))
 
-    def _create(self, name: str) -> int:
+    def _to(self, name: str) -> IPRoute:
+        return self._connections.to(self._fds[name])
+
+    def _create(self, name: str) -> None:
+        full = namespace_name(self._lab, name)
         try:
-            fd = namespace.create(namespace_name(self._lab, name))
+            fd = namespace.create(full)
         except FileExistsError:
-            full = namespace_name(self._lab, name)
-            raise LabError(
-                f"namespace {full} is there already", "take the lab down first, or give another --name"
-            ) from None
+            hint = "take the lab down first, or give another --name"
+            raise LabError(f"namespace {full} is there already", hint) from None
         self._stack.callback(os.close, fd)
-        self._sessions[name] = self._stack.enter_context(Session(fd))
-        return fd
+        self._fds[name] = fd
 
-    def _configure(self, name: str, fd: int) -> None:
+    def _configure(self, name: str) -> None:
         if name == WIRE:
             settings = [(_NO_IPV6, "1")]
         else:
             settings = list(sysctls(self._plan.nodes[name], self._kernel))
-        with namespace.inside(fd):
+        with namespace.inside(self._fds[name]):
             for key, value in settings:
                 try:
                     Path("/proc/sys", key).write_text(value)
@@ -176,14 +187,15 @@ class Builder:
                 except OSError as error:
                     hint = "the lab needs a writable /proc/sys (in a container: --privileged)"
                     raise LabError(f"sysctl {key.replace('/', '.')} = {value} is refused: {error}", hint) from error
-        self._sessions[name].apply([messages.link_up(1, up=True, what="device lo up")])
+        self._set_up(name, "lo", {"lo": 1})
         if name != WIRE:
             self._add_loopback(name)
 
     def _add_loopback(self, name: str) -> None:
         for kind in (self._kernel.loopback_kind,) if self._kernel.loopback_kind else ("dummy", "ifb"):
             try:
-                self._sessions[name].apply([messages.add_device(LOOPBACK_DEVICE, kind)])
+                with asking(f"device {LOOPBACK_DEVICE} of kind {kind}"):
+                    self._to(name).link("add", ifname=LOOPBACK_DEVICE, kind=kind, state="up")
             except KernelError:
                 continue
             if not self._kernel.loopback_kind:
@@ -192,38 +204,42 @@ class Builder:
             return
         raise LabError("the kernel has neither dummy nor ifb devices", "modprobe dummy")
 
-    def _pull_wires(self, fds: Mapping[str, int]) -> None:
-        self._sessions[WIRE].apply(
-            [
-                messages.add_veth(end.wire_device, end.device, fds[end.node], end.mac, MTU)
-                for wire in self._plan.wires
-                for end in (wire.a, wire.b)
-            ]
-        )
+    def _pull_wires(self) -> None:
+        """A veth pair for each end of a link: up on the wire, its peer a port of the node."""
+        for wire in self._plan.wires:
+            for end in (wire.a, wire.b):
+                port = {"ifname": end.device, "address": end.mac, "mtu": MTU, "net_ns_fd": self._fds[end.node]}
+                with asking(f"veth {end.wire_device} - {end.device}"):
+                    self._to(WIRE).link("add", kind="veth", ifname=end.wire_device, mtu=MTU, state="up", peer=port)
 
-    @staticmethod
-    def _devices(fd: int) -> dict[str, int]:
-        with namespace.inside(fd):
-            return {name: number for number, name in socket.if_nameindex()}
+    def _devices(self, name: str) -> dict[str, int]:
+        with namespace.inside(self._fds[name]):
+            return {device: number for number, device in socket.if_nameindex()}
+
+    def _set_up(self, name: str, device: str, index: Mapping[str, int]) -> None:
+        with asking(f"device {device} of {name} up"):
+            self._to(name).link("set", index=index[device], state="up")
 
     def _address(self, node: NodePlan, index: Mapping[str, int]) -> None:
-        loopback = index[LOOPBACK_DEVICE]
-        requests = [messages.add_address(loopback, node.v6, 128, 6), messages.add_address(loopback, node.v4, 32, 4)]
+        """Addresses of the loopback device and of the ports. The IPv4 one of the loopback has a label of its own:
+        programs that look for the first address by a device's name (Gloo) find the IPv6 one by `lo0`."""
+        route, loopback = self._to(node.name), index[LOOPBACK_DEVICE]
+        with asking(f"addresses of {node.name}"):
+            route.addr("add", index=loopback, address=node.v6, prefixlen=128, flags=_NODAD)
+            route.addr("add", index=loopback, address=node.v4, prefixlen=32, label=LOOPBACK_LABEL4)
         for wire in self._plan.wires_of(node.name):
-            requests += port_requests(wire, node.name, index)
-        self._sessions[node.name].apply(requests)
+            self._address_port(route, wire, node.name, index)
 
-
-def port_requests(wire: Wire, node: str, index: Mapping[str, int]) -> list[Request]:
-    """A port's addresses; its neighbour is permanent, so that no neighbour discovery betrays a blackhole."""
-    near, far = wire.both_ways()[wire.b.node == node]
-    port = index[near.device]
-    return [
-        messages.add_address(port, near.v6, 64, 6),
-        messages.add_address(port, near.v4, 31, 4),
-        messages.add_neighbour(port, far.v6, far.mac, 6),
-        messages.add_neighbour(port, far.v4, far.mac, 4),
-    ]
+    def _address_port(self, route: IPRoute, wire: Wire, node: str, index: Mapping[str, int]) -> None:
+        """A port's addresses; its neighbour is permanent, so that no neighbour discovery betrays a blackhole."""
+        near, far = wire.both_ways()[wire.b.node == node]
+        port = index[near.device]
+        with asking(f"addresses of {node}:{near.device}"):
+            route.addr("add", index=port, address=near.v6, prefixlen=64, flags=_NODAD)
+            route.addr("add", index=port, address=near.v4, prefixlen=31)
+        with asking(f"neighbour {far.node} of {node}:{near.device}"):
+            for address in (far.v6, far.v4):
+                route.neigh("replace", ifindex=port, dst=address, lladdr=far.mac, state="permanent")
 
 
 def buckets(node: NodePlan, hops: Forwarding, *, hash_seed: bool) -> int:
@@ -235,12 +251,3 @@ def buckets(node: NodePlan, hops: Forwarding, *, hash_seed: bool) -> int:
         return 0
     widest = max((len(group.members) for group in hops.groups), default=1)
     return 1 << max({1: 12, 2: 8}.get(node.tier, 4), (widest - 1).bit_length())
-
-
-def forwarding_requests(hops: Forwarding, index: Mapping[str, int], resilient: int) -> list[Request]:
-    """Next hops, then groups, then routes."""
-    return [
-        *(messages.add_nexthop(hop.id, index[hop.device], hop.gateway) for hop in hops.hops),
-        *(messages.add_group(group.id, group.members, resilient) for group in hops.groups),
-        *(messages.add_route(route.prefix, route.group, route.source) for route in hops.routes),
-    ]

@@ -21,19 +21,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from lab.addressing import Forwarding, Plan, forwarding, plan
+from pyroute2 import IPRoute
+
+from lab.addressing import LOOPBACK_DEVICE, LOOPBACK_LABEL4, Forwarding, Plan, forwarding, plan
 from lab.errors import LabError, near
 from lab.faults import AnyFault
-from lab.netns import build, namespace, processes, repair, state, traffic
-from lab.netns.breaker import ActiveFault, Breaker
+from lab.netns import build, namespace, processes, repair, shaper, state, traffic
+from lab.netns.breaker import ActiveFault, Breaker, Wire
+from lab.netns.connections import Connections
 from lab.netns.effects import TABLE
 from lab.netns.nft import Nft
 from lab.netns.removal import check_name, clear_the_way, need_root, remove
 from lab.netns.session import Session
 from lab.netns.state import RUNS, ActiveRecord, State, StoredFabric
 from topology.model import Fabric
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class NetnsLab:
         self.run_dir = (run_dir or RUNS / self.name).absolute()
         self._hash_seed = hash_seed
         self._stack = ExitStack()
+        self._connections = Connections()
         self._fds: dict[str, int] = {}
         self._sessions: dict[str, Session] = {}
         self._wanted: dict[str, Forwarding] = {}
@@ -82,8 +89,11 @@ class NetnsLab:
     def up(self) -> UpReport:
         """Build the lab. What a crashed builder of the same name has left is taken away first.
 
-        Raises LabError: not root, a lab of that name is up, a node or the kernel does not fit."""
+        Raises LabError: not root, a lab of that name is up, a fabric or the kernel does not fit."""
         check_name(self.name)
+        if not self.fabric.links:
+            hint = "links to a host, a bridge of the machine or a tunnel are not built; `linkpass topology FILE` tells"
+            raise LabError(f"{self.fabric.name} has no link between two of its nodes", hint)
         need_root()
         started = time.perf_counter()
         notes = list(clear_the_way(self.name, self.run_dir))
@@ -147,6 +157,7 @@ class NetnsLab:
         if "_breaker" in self.__dict__:
             self._breaker.close()
             del self.__dict__["_breaker"]
+        self._connections.close()
         with self._lock:
             self.__dict__.pop("_wire_index", None)
             self._fds.clear()
@@ -172,6 +183,10 @@ class NetnsLab:
         """A node's loopback address."""
         self._check(node)
         return self.plan.nodes[node].v6 if family == 6 else self.plan.nodes[node].v4
+
+    def interface(self, family: int = 6) -> str:
+        """The name under which a program finds a node's loopback address of that family (GLOO_SOCKET_IFNAME)."""
+        return LOOPBACK_DEVICE if family == 6 else LOOPBACK_LABEL4
 
     def uplinks(self, host: str) -> tuple[str, ...]:
         """Device names of a host's ports, in the order of the file."""
@@ -251,16 +266,18 @@ class NetnsLab:
         wanted = self._forwarding(node)
         with self._lock:
             session = self._session(node)
-            requests = repair.missing(session, wanted, self._buckets(node))
+            requests = repair.missing(session, self._ports(node), wanted, self._buckets(node))
             session.apply(requests)
         return len(requests)
+
+    def carriers(self, node: str) -> dict[str, bool]:
+        """Which of a node's devices have carrier, its loopbacks included."""
+        return {device: up for device, (_, up) in self._ports(self._check(node)).items()}
 
     # measuring
     def counters(self) -> traffic.Counters:
         """Packets and bytes of every direction since the lab was built."""
-        with self._lock:
-            index = self._wire_index
-            return traffic.read_counters(self._session(build.WIRE), index, self.plan, time.monotonic())
+        return self._ask(build.WIRE, traffic.read_counters, self._wire_index, self.plan, time.monotonic())
 
     def carrying(self, over_s: float = 0.1, at_least_bps: float = 1e6) -> dict[str, float]:
         """Directions that carry traffic now: direction -> bits/s over the next `over_s` seconds, busiest first."""
@@ -284,13 +301,24 @@ class NetnsLab:
         nft = Nft(self._fd(build.WIRE)).open()
         self._stack.callback(nft.close)
         nft.counters(TABLE)  # the first call reads the whole table: not in the first fault's time
-        wire = self._stack.enter_context(Session(self._fd(build.WIRE)))
-        return Breaker(self.run_dir, self.fabric, self.plan, wire, nft, self._wire_index, self._members, self._repair)
+        wire = Wire(self._stack.enter_context(Session(self._fd(build.WIRE))), nft, self._shape, self._wire_index)
+        return Breaker(self.run_dir, self.fabric, self.plan, wire, self._members, self._repair)
 
     @cached_property
     def _wire_index(self) -> Mapping[str, int]:
         with namespace.inside(self._fd(build.WIRE)):
             return {name: number for number, name in socket.if_nameindex()}
+
+    def _shape(self, device: str, bps: int | None) -> None:
+        self._ask(build.WIRE, shaper.shape, self._wire_index[device], bps)
+
+    def _ports(self, node: str) -> dict[str, tuple[int, bool]]:
+        return self._ask(node, repair.ports)
+
+    def _ask(self, node: str, question: Callable[Concatenate[IPRoute, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call something with the pyroute2 connection into a node's namespace, or the wire's."""
+        fd = self._fd(node)
+        return self._connections.run(lambda: question(self._connections.to(fd), *args, **kwargs))
 
     def _repair(self, nodes: Iterable[str]) -> None:
         for node in nodes:

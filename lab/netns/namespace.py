@@ -1,8 +1,12 @@
-"""Named network namespaces: make, enter, remove.
+"""Named network namespaces through `pyroute2.netns`: make, enter, remove.
 
 The same convention as iproute2: a namespace's name is a bind mount of its nsfs file below `/run/netns`, so that every
 other tool finds it (`ip -n NAME …`). A namespace belongs to a thread; a child process starts in that of the thread
 which forks it, so no `preexec_fn` is needed to start a program inside one.
+
+Of pyroute2 the parts that fork are not used (`netns.create`, `IPRoute(netns=…)`): a fork of a process with threads is
+deprecated since Python 3.12, costs 10 ms and more with torch loaded, and leaves the child's copies of sockets unclosed.
+A thread that is in the namespace does the same without one.
 
 Source: setns(2), unshare(2), mount(2), network_namespaces(7), ip-netns(8).
 """
@@ -12,18 +16,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-NETNS_DIR = Path("/run/netns")
+from pyroute2 import netns
+
+NETNS_DIR = Path(netns.NETNS_RUN_DIR)
 
 _CLONE_NEWNET = 0x40000000
 _CLONE_NEWNS = 0x00020000
-_MS_BIND, _MS_REC, _MS_SLAVE, _MS_SHARED = 0x1000, 0x4000, 0x80000, 0x100000
+_MS_REC, _MS_SLAVE = 0x4000, 0x80000
 _MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
+"""Given to pyroute2 too: left to itself it runs a program to find this library."""
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -34,7 +42,7 @@ def _call(name: str, *arguments: object) -> None:
 
 def setns(fd: int) -> None:
     """Move the calling thread into the network namespace of an open nsfs descriptor."""
-    _call("setns", fd, _CLONE_NEWNET)
+    netns.setns(fd, libc=_libc)
 
 
 def path_of(name: str) -> Path:
@@ -78,64 +86,46 @@ def inside(target: int | str) -> Iterator[None]:
         os.close(home)
 
 
-def prepare() -> None:
-    """Make `/run/netns` a shared mount, so that every mount namespace sees names made here (iproute2 does so)."""
-    NETNS_DIR.mkdir(mode=0o755, parents=True, exist_ok=True)
-    try:
-        _mount(None, NETNS_DIR, _MS_SHARED | _MS_REC)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        _mount(NETNS_DIR, NETNS_DIR, _MS_BIND | _MS_REC)
-        _mount(None, NETNS_DIR, _MS_SHARED | _MS_REC)
-
-
 def create(name: str) -> int:
     """Make a namespace with that name and return an open descriptor of it. FileExistsError when it is taken."""
-    path = path_of(name)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("unshare", _CLONE_NEWNET)
         try:
-            _mount(Path("/proc/thread-self/ns/net"), path, _MS_BIND)
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            netns.attach(name, threading.get_native_id(), libc=_libc)  # by this thread, which is in the new one
+            return os.open(path_of(name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileExistsError:
+            raise
+        except OSError:
+            remove(name)
+            raise
         finally:
             setns(home)
-    except OSError:
-        remove(name)
-        raise
     finally:
         os.close(home)
 
 
 def remove(name: str) -> bool:
     """Take a namespace's name away; the kernel frees it once nothing runs in it. False when there was none."""
-    path = path_of(name)
-    while True:  # a killed builder may have mounted twice; each mount is undone
+    for _ in range(8):  # a killed builder may have mounted twice; each mount is undone
         try:
-            _call("umount2", os.fsencode(path), _MNT_DETACH)
+            netns.remove(name, libc=_libc)
+        except FileNotFoundError:
+            return False
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                break
-            raise
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            return True
+    raise OSError(errno.EBUSY, f"namespace {name} cannot be unmounted")
 
 
 def own_sysfs() -> None:
     """Give this process a `/sys` that shows the devices of its network namespace (for `lab exec`; before an exec)."""
     _call("unshare", _CLONE_NEWNS)
-    _mount(None, Path("/"), _MS_SLAVE | _MS_REC)
+    _call("mount", b"none", b"/", b"none", _MS_SLAVE | _MS_REC, None)
     try:
         _call("umount2", b"/sys", _MNT_DETACH)
     except OSError:
         pass  # nothing was mounted there
     _call("mount", b"sysfs", b"/sys", b"sysfs", 0, None)
-
-
-def _mount(source: Path | None, target: Path, flags: int) -> None:
-    _call("mount", os.fsencode(source) if source else b"none", os.fsencode(target), b"none", flags, None)

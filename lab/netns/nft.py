@@ -57,9 +57,10 @@ class Nft:
         return self
 
     def close(self) -> None:
-        if self._library is not None and self._context is not None:
-            self._library.nft_ctx_free(self._context)
-        self._context = None
+        with self._lock:  # not under the hands of a thread that runs a command
+            if self._library is not None and self._context is not None:
+                self._library.nft_ctx_free(self._context)
+            self._context = None
 
     def run(self, commands: str) -> None:
         """One transaction. LabError with nft's own words when it is refused (then nothing has changed)."""
@@ -72,11 +73,11 @@ class Nft:
         return {counter["name"]: (counter["packets"], counter["bytes"]) for counter in found}
 
     def _run(self, commands: str, flags: int) -> str:
-        library, context = self._library, self._context
-        if library is None or context is None:
-            raise RuntimeError("Nft.open() was not called")
         # Device names in rules are looked up in the namespace of the calling thread.
         with self._lock, namespace.inside(self._target):
+            library, context = self._library, self._context
+            if library is None or context is None:
+                raise RuntimeError("Nft.open() was not called")
             library.nft_ctx_output_set_flags(context, flags)
             failed = library.nft_run_cmd_from_buffer(context, commands.encode())
             output: bytes = library.nft_ctx_get_output_buffer(context)

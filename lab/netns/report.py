@@ -5,19 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lab.netns import repair
 from lab.netns.lab import NetnsLab
 from lab.netns.processes import state_letter
-from lab.netns.session import Session
 
 
 def describe(lab: NetnsLab) -> dict[str, Any]:
     """Everything that `linkpass lab status` shows. Counts are packets and bytes since the lab was built."""
     counters, dropped, now_s = lab.counters(), lab.dropped(), time.monotonic()
-    carrier: dict[tuple[str, str], bool] = {}
-    for node in lab.plan.nodes:
-        with Session(lab.namespace(node)) as session:
-            carrier.update({(node, name): up for name, (_, up) in repair.ports(session).items()})
+    carrier = {(node, device): up for node in lab.plan.nodes for device, up in lab.carriers(node).items()}
     everybody = lab.processes()
     return {
         "name": lab.name,

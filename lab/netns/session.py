@@ -1,8 +1,8 @@
-"""One rtnetlink socket in one namespace: many requests in one `send`, every acknowledgement read.
+"""Raw rtnetlink in one namespace, for what pyroute2 has no messages for (next-hop objects, routes on them) and for the
+few requests of a fault that must reach the kernel within a millisecond.
 
-A fabric of ten nodes needs some five hundred requests. One by one through an event loop they cost more than a second;
-in batches they cost what the kernel needs for them (rtnetlink(7); net/netlink/af_netlink.c: messages of one datagram
-are handled in order, each is acknowledged by itself).
+Many requests go in one `send`, every acknowledgement is read (rtnetlink(7); net/netlink/af_netlink.c: messages of one
+datagram are handled in order, each is acknowledged by itself). Everything else: `lab.netns.desk`.
 """
 
 from __future__ import annotations

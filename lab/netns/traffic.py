@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.addressing import Plan
-from lab.netns.session import Session
+from pyroute2 import IPRoute
 
-RTM_GETSTATS = 94
-_IFLA_STATS_LINK_64 = 1
+from lab.addressing import Plan
+from lab.netns.connections import asking
+
+_LINK_64 = 1 << 0
+"""Which statistics to dump: IFLA_STATS_LINK_64 alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,18 @@ class Counters:
         )
 
 
-def read_counters(session: Session, index: Mapping[str, int], lab: Plan, at_s: float) -> Counters:
+def read_counters(route: IPRoute, index: Mapping[str, int], lab: Plan, at_s: float) -> Counters:
     """One dump of the wire namespace (include/uapi/linux/if_link.h, struct rtnl_link_stats64).
 
     What a wire device receives came from its node; what it sends goes to that node."""
-    stats: dict[int, tuple[int, int, int, int]] = {}
-    for body in session.dump(RTM_GETSTATS, struct.pack("=BxxxII", 0, 0, 1 << _IFLA_STATS_LINK_64 - 1)):
-        (number,) = struct.unpack_from("=I", body, 4)
-        length, kind = struct.unpack_from("=HH", body, 12)
-        if kind & 0x3FFF == _IFLA_STATS_LINK_64 and length >= 36:
-            stats[number] = struct.unpack_from("=QQQQ", body, 16)
+    with asking("packet counters"):
+        dump = route.stats("dump", filter_mask=_LINK_64)
+    stats = {one["ifindex"]: one.get_attr("IFLA_STATS_LINK_64") for one in dump}
     found = {}
     for wire in lab.wires:
         for direction, (near, far) in zip((wire.forward, wire.backward), wire.both_ways(), strict=True):
             received, sent = stats[index[near.wire_device]], stats[index[far.wire_device]]
-            found[direction] = Count(received[0], received[2], sent[1], sent[3])
+            found[direction] = Count(received["rx_packets"], received["rx_bytes"], sent["tx_packets"], sent["tx_bytes"])
     return Counters(at_s, found)
 
 

@@ -33,7 +33,6 @@ class TwoUplinks:
         self.far = f"te-{os.getpid()}{tag}f"
 
     def up(self) -> None:
-        namespace.prepare()
         for name in (self.host, self.far):
             os.close(namespace.create(name))
             with namespace.inside(name):

@@ -48,6 +48,22 @@ def test_a_host_has_one_route_per_prefix_over_all_uplinks(leaf_spine: Fabric) ->
     assert {hop.device for hop in hops.hops} == {"eth1", "eth2"}
 
 
+def test_a_host_has_routes_of_their_own_to_nodes_that_some_uplinks_do_not_reach() -> None:
+    """Two planes that do not meet; `c` is in the first one only, and `a` and `b` have a cable between them."""
+    nodes = [*(Node(name, "host", 0) for name in "abc"), *(Node(name, "switch", 1) for name in ("p1", "p2"))]
+    ends = [("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1"), ("a", "b")]
+    made = [Link(Port(one, f"eth{n}"), Port(two, f"eth{n}"), n) for n, (one, two) in enumerate(ends)]
+    fabric = Fabric("planes", nodes, made)
+    numbers = plan(fabric)
+    hops = forwarding(fabric, numbers, "a")
+    devices = {hop.id: hop.device for hop in hops.hops}
+    members = {group.id: {devices[member] for member in group.members} for group in hops.groups}
+    found = {numbers.names.get(r.prefix.partition("/")[0], r.prefix): members[r.group] for r in hops.routes}
+    assert found["fd00:ff::/64"] == {"eth0", "eth1", "eth5"}
+    assert (found["c"], found["p2"]) == ({"eth0"}, {"eth1"}) and "b" not in found, "all three lead to b"
+    assert len(forwarding(fabric, numbers, "c").routes) == 4
+
+
 def test_a_switch_routes_every_node_over_equal_cost_next_hops(leaf_spine: Fabric) -> None:
     made = plan(leaf_spine)
     hops = forwarding(leaf_spine, made, "leaf1")

@@ -38,8 +38,7 @@ def broken(lab: NetnsLab, text: str) -> Iterator[ActiveFault]:
 
 
 def carriers(lab: NetnsLab, node: str) -> dict[str, bool]:
-    with Session(lab.namespace(node)) as session:
-        return {name: up for name, (_, up) in repair.ports(session).items() if name not in ("lo", "lo0")}
+    return {name: up for name, up in lab.carriers(node).items() if name not in ("lo", "lo0")}
 
 
 def admin_up(lab: NetnsLab, node: str, device: str) -> bool:
@@ -246,12 +245,13 @@ def test_both_uplinks_lost_and_back(whole: NetnsLab) -> None:
 
 def whole_tables(lab: NetnsLab, node: str) -> tuple[set[int], object, set[tuple[str, int]]]:
     with Session(lab.namespace(node)) as session:
-        return (*repair.nexthops(session), repair.routes(session))
+        return (*repair.objects(session), repair.routes(session))
 
 
 def test_repair_leaves_foreign_objects_alone(whole: NetnsLab) -> None:
+    with whole.in_netns("host1"):
+        index = socket.if_nametoindex("eth2")
     with Session(whole.namespace("host1")) as session:
-        index, _ = repair.ports(session)["eth2"]
         ours = rtnl.next_hop(0x4C500001, index, whole.plan.wires_of("host1")[1].b.v6, 76)
         session.apply([Request(rtnl.RTM_NEWNEXTHOP, rtnl.F_CREATE, ours, "ours")])
         with broken(whole, "carrier:host1-leaf1"):

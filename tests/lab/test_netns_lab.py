@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,12 @@ from talk import Talk, left_of, until
 
 from lab.errors import LabError
 from lab.faults import parse
-from lab.netns import messages, namespace, processes, repair, state
+from lab.netns import namespace, nexthops, processes, state
 from lab.netns.lab import NetnsLab
 from lab.netns.removal import remove
 from lab.netns.session import Session
 from linkpass.wire import rtnl
-from topology.model import Fabric
+from topology.model import Fabric, Node
 
 LAB_FILES = Path(__file__).parents[2] / "lab"
 
@@ -115,12 +116,12 @@ def test_switches_answer_traces_with_their_loopback(whole: NetnsLab) -> None:
 
 
 def test_ports_are_plain_ethernet_with_permanent_neighbours(whole: NetnsLab) -> None:
+    carrier = whole.carriers("leaf1")
     with Session(whole.namespace("leaf1")) as session:
-        table = repair.ports(session)
         neighbours = session.dump(rtnl.RTM_GETNEIGH, bytes(12))
         states = [int.from_bytes(body[8:10], sys.byteorder) for body in neighbours]
-    ports = [name for name in table if name not in ("lo", "lo0")]
-    assert len(ports) == 4 and all(table[name][1] for name in ports), table
+    ports = [name for name in carrier if name not in ("lo", "lo0")]
+    assert len(ports) == 4 and all(carrier[name] for name in ports), carrier
     assert states.count(0x80) == 8, "one permanent neighbour per port and family"
     with whole.in_netns("leaf1"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for port in ports:
@@ -203,6 +204,13 @@ def test_a_name_is_used_once(whole: NetnsLab, tmp_path: Path) -> None:
         NetnsLab.load("tl-nobody")
 
 
+def test_nodes_without_links_are_no_fabric(tmp_path: Path) -> None:
+    lonely = Fabric("lonely", [Node("a", "host", 0), Node("b", "switch", 1)], [])
+    with pytest.raises(LabError, match="lonely has no link between two of its nodes"):
+        NetnsLab(lonely, name=f"tln{os.getpid()}", run_dir=tmp_path).up()
+    assert not left_of(f"tln{os.getpid()}") and state.find(f"tln{os.getpid()}") is None
+
+
 BUILD = """
 import os, signal, sys
 from pathlib import Path
@@ -213,7 +221,7 @@ from topology.sources.containerlab import parse
 name, run_dir, file, method = sys.argv[1:]
 original = getattr(build.Builder, method)
 def dies(self, *arguments):
-    if method != "_create" or arguments[0] == "leaf3":
+    if method not in ("_create", "_configure") or arguments[0] == "leaf3":
         os.kill(os.getpid(), signal.SIGKILL)
     return original(self, *arguments)
 setattr(build.Builder, method, dies)
@@ -260,7 +268,7 @@ def test_messages_are_what_the_kernel_took(whole: NetnsLab) -> None:
     """Nothing is missing right after `up`: the kernel's tables hold every next hop, group and route of the plan."""
     for node in whole.plan.nodes:
         assert whole.repair_routes(node) == 0
-    assert messages.PROTOCOL == 186
+    assert nexthops.PROTOCOL == 186
 
 
 def test_one_directory_is_not_given_to_two_labs(whole: NetnsLab) -> None:
@@ -289,3 +297,36 @@ def test_a_lab_taken_down_by_somebody_else_ends_its_flaps_quietly(leaf_spine: Fa
             lab.fault(parse("blackhole:leaf1-spine1", leaf_spine))
     assert until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("flap")])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_lab_that_is_closed_drives_no_flap_any_more(whole: NetnsLab) -> None:
+    """Its threads use the wire's nftables context: they must be gone before that is freed."""
+    with NetnsLab.load(whole.name) as other:
+        for _ in range(3):
+            other.fault(parse("flap:leaf1-spine1:50hz", whole.fabric))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("flap")]
+    assert whole.faults() == ()
+
+
+async def test_a_lab_is_used_where_an_event_loop_runs(whole: NetnsLab) -> None:
+    before = whole.counters()
+    assert whole.repair_routes("leaf1") == 0
+    assert all(whole.carriers("host1").values())
+    assert whole.counters().since(before).at_s > 0
+
+
+def test_a_lab_is_used_from_many_threads(whole: NetnsLab) -> None:
+    """The connections belong to one thread; who asks from another must get the answer of the right namespace."""
+    nodes = list(whole.plan.nodes)
+    with ThreadPoolExecutor(4) as pool:
+        found = dict(zip(nodes, pool.map(whole.carriers, nodes), strict=True))
+    for node in nodes:
+        assert set(found[node]) == {"lo", "lo0", *(wire.end(node).device for wire in whole.plan.wires_of(node))}
+
+
+def test_the_loopback_is_called_by_family(whole: NetnsLab) -> None:
+    """What getifaddrs(3) calls the addresses: the first one of `lo0` is the IPv6 one."""
+    shown = whole.popen("host1", ["ip", "-o", "address", "show", "dev", "lo0"], stdout=subprocess.PIPE, text=True)
+    lines = shown.communicate(timeout=30)[0].splitlines()
+    assert [line.split()[3] for line in lines] == ["10.255.0.1/32", "fd00:ff::1/128"]
+    assert f" {whole.interface(4)}" in lines[0].replace("\\", " ") and whole.interface() == "lo0"

@@ -39,7 +39,6 @@ class Table:
 def table() -> Iterator[Table]:
     """A namespace whose only connections are pairs to each of ADDRESSES."""
     name = f"te-{os.getpid()}d"
-    namespace.prepare()
     namespace.remove(name)
     os.close(namespace.create(name))
     with ExitStack() as stack:
