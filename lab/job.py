@@ -31,6 +31,8 @@ class Place(Protocol):
 
     def address(self, host: str, family: int = 6) -> str: ...
 
+    def interface(self, family: int = 6) -> str: ...
+
 
 class Loopback:
     """The job without a fabric, for the undisturbed run that others are compared with: sums do not depend on it."""
@@ -42,6 +44,10 @@ class Loopback:
     def address(self, host: str, family: int = 6) -> str:
         del host, family
         return "127.0.0.1"
+
+    def interface(self, family: int = 6) -> str:
+        del family
+        return "lo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class Job:
         shared = {
             "WORLD_SIZE": str(len(self.hosts)), "MASTER_ADDR": master,
             "MASTER_PORT": str(_free_port() if on_loopback else PORT), "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "GLOO_SOCKET_IFNAME": self.place.interface(self.spec.family), "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
         for rank, host in enumerate(self.hosts):
             self.processes.append(self._start_rank(rank, host, shared))
@@ -194,8 +200,7 @@ class Job:
         argv = [
             sys.executable, str(SCRIPT), "--preset", self.spec.preset, "--steps", str(self.spec.steps),
             "--seed", str(self.spec.seed), "--hash-every", str(self.spec.hash_every),
-            "--log", str(self._log_path(rank)), "--stop-file", str(self._stop_file),
-            "--bind", self.place.address(host, self.spec.family), *self.spec.extra,
+            "--log", str(self._log_path(rank)), "--stop-file", str(self._stop_file), *self.spec.extra,
         ]  # fmt: skip
         with open(self._error_path(rank), "wb") as errors:
             return self.place.popen(

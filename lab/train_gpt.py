@@ -1,7 +1,7 @@
 """Train a small byte-level GPT with DistributedDataParallel over Gloo. An ordinary script: it needs PyTorch alone.
 
-    RANK=0 WORLD_SIZE=4 MASTER_ADDR=fd00::1 MASTER_PORT=29500 \
-        python train_gpt.py --preset bench --steps 500 --bind fd00::1 --log rank0.jsonl
+    RANK=0 WORLD_SIZE=4 MASTER_ADDR=fd00::1 MASTER_PORT=29500 GLOO_SOCKET_IFNAME=eth0 \
+        python train_gpt.py --preset bench --steps 500 --log rank0.jsonl
 
 Every rank writes JSON lines (times are CLOCK_MONOTONIC seconds, so the ranks of one machine share them):
 
@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: more ranks than cores thrash otherwise
 
@@ -140,24 +139,6 @@ def asked_to_stop(stop_file: Path | None) -> int | None:
         return None
 
 
-def join_group(bind: str, rank: int, world: int, timeout: timedelta) -> None:
-    """Join over Gloo. `bind`: the address of this rank's sockets; without it Gloo takes GLOO_SOCKET_IFNAME's first one.
-
-    A device with addresses of both families has an IPv4 address first, so a name alone cannot ask for IPv6."""
-
-    def bound(store: Any, group_rank: int, group_size: int, group_timeout: timedelta) -> Any:
-        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stubs call it Options
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=bind)]
-        options._timeout = group_timeout
-        return dist.ProcessGroupGloo(store, group_rank, group_size, options)
-
-    backend = "gloo"
-    if bind:
-        backend = "gloo_bound"
-        dist.Backend.register_backend(backend, bound, devices=["cpu"])
-    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout)
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--preset", choices=sorted(PRESETS), default="bench")
@@ -169,7 +150,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, required=True, help="JSON lines of this rank")
     parser.add_argument("--hash-every", type=int, default=50, help="steps between hashes of the weights; 0: never")
     parser.add_argument("--stop-file", type=Path, help="holds the number of steps to end at; looked at in each step")
-    parser.add_argument("--bind", default="", metavar="ADDRESS", help="of this rank's sockets")
     parser.add_argument("--pause-s", type=float, default=0.0, help="wait so long in each step, as a larger model would")
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of the process group")
     return parser.parse_args()
@@ -184,7 +164,7 @@ def train(args: argparse.Namespace, shape: Shape, rank: int, world: int) -> int:
             log.write(json.dumps(fields) + "\n")
 
         try:
-            join_group(args.bind, rank, world, timedelta(seconds=args.timeout_s))
+            dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=args.timeout_s))
             torch.manual_seed(args.seed)
             model = GPT(shape)
             ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)

@@ -16,10 +16,18 @@ from lab.steps import steps_lost, weights_identical
 pytestmark = pytest.mark.netns
 
 
+def connections(pid: int, table: str) -> int:
+    """Established connections in a process's network namespace (proc(5), /proc/net/tcp6: the fourth column)."""
+    lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    return sum(line.split()[3] == "01" for line in lines)
+
+
 def test_a_job_meets_a_fault_and_ends_with_the_same_weights(whole: NetnsLab, tmp_path: Path) -> None:
     hosts = [host.name for host in whole.fabric.hosts]
     with Capture.of(whole) as capture, Job(whole, hosts, tmp_path / "job", JobSpec(steps=100_000)) as job:
         job.start().wait_steps(20)
+        assert all(connections(rank.pid, "tcp6") >= 2 for rank in job.processes), "by the name of a device alone"
+        assert not any(connections(rank.pid, "tcp") for rank in job.processes)
         capture.watch()
         job.wait_steps(job.steps + 20)
         before = capture.take()
