@@ -20,6 +20,7 @@ COMMANDS = {
     "clear": ("act", "clear"),
     "topology": ("offline", "topology"),
     "replay": ("offline", "replay"),
+    "capture": ("capture", "capture"),
     "check-config": ("daemon", "check_config"),
     "cleanup": ("daemon", "cleanup"),
     "lab": ("lab", "lab_group"),

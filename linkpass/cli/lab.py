@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from linkpass.cli.bench import bench_group
+from linkpass.cli.capture import capture_options
 from linkpass.cli.common import NotPermittedError, TroubleError, WrongInputError, console, json_option, print_json
 from linkpass.cli.demo import demo
 
@@ -37,6 +39,7 @@ def lab_group() -> None:
 
 
 lab_group.add_command(demo)
+lab_group.add_command(bench_group)
 
 
 @lab_group.command(epilog="Example: linkpass lab up lab/leaf-spine.clab.yml --name try")
@@ -112,6 +115,44 @@ def exec_(lab_name: str, node: str, command: tuple[str, ...]) -> None:
         program = list(command[1:] if command[:1] == ("--",) else command) or [os.environ.get("SHELL", "/bin/sh")]
         made.adopt(node, os.getpid(), program)
     sys.exit(enter(namespace, program))
+
+
+@lab_group.command(
+    "capture",
+    epilog="Examples: linkpass lab capture leaf-spine leaf1-spine1 · linkpass lab capture leaf-spine 'host1>leaf1' "
+    "--label 0x1a2b",
+)
+@lab_argument
+@click.argument("link")
+@name_option
+@capture_options
+def capture_(lab_name: str, link: str, name: str | None, **options: Any) -> None:
+    """Show the probes on a link of a lab (leaf1-spine1), or on one direction of it (leaf1>spine1), decoded.
+
+    They are seen where they enter the link, before any fault takes them. The lab's own key checks their HMACs.
+    """
+    from lab.faults import directions_of, place_of
+    from lab.netns import namespace
+    from linkpass.cli.capture import Decoder, need_scapy, signer_of, wanted_of, watch
+    from linkpass.core.settings import Probing
+    from linkpass.edges.tap import Tap
+
+    need_scapy()
+    with told(), load(lab_name, name) as made:
+        directions = directions_of(place_of(link, made.fabric), made.fabric)
+        ports = {direction: made.wire_port(direction) for direction in directions}
+        key = next((key for host in made.fabric.hosts if (key := made.host_dir(host.name) / "key").is_file()), None)
+        port = Probing().port
+        decoder = Decoder(port=port, signer=signer_of(options["key_file"], key), names=made.names)
+        tap = Tap(
+            {one.device: direction for direction, one in ports.items()},
+            port=None if options["everything"] else port,
+            incoming=True,
+        )
+        with tap:
+            with namespace.inside(next(iter(ports.values())).namespace):
+                tap.open()
+            watch(tap, decoder, wanted_of(options), options, shared_clock=True)
 
 
 class FaultCommand(click.Command):
