@@ -118,7 +118,7 @@ class Probe(Packet):  # type: ignore[misc]
     name = "linkpass probe"
     fields_desc = [  # noqa: RUF012
         ByteField("version", wire.VERSION),
-        FlagsField("flags", 0, 8, ["urgent", "ask"]),
+        FlagsField("flags", 0, 8, {wire.ASK: "ask"}),
         ByteField("path", 0),
         FieldLenField("entries", None, count_of="report", fmt="B"),
         XIntField("boot", 0),
@@ -245,8 +245,7 @@ def fields_of(probe: Packet) -> dict[str, Any]:
     return {
         "path": None if probe.path == wire.NO_PATH else probe.path,
         "sequence": probe.sequence,
-        "urgent": bool(probe.flags.urgent),
-        "ask": bool(probe.flags.ask),
+        "ask": bool(probe.flags & wire.ASK),
         "boot": f"{probe.boot:08x}",
         "sent_ns": probe.sent_ns,
         "report_sequence": probe.report_sequence,

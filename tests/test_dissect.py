@@ -78,7 +78,7 @@ def frame(payload: bytes, protocol: int = TCP, family: int = 6, port: int = 3785
 
 def payload(addresses: bytes = ONE + TWO, signer: wire.Signer = SIGNER) -> bytes:
     report = wire.Report(1, 2, 3, [wire.Heard(5, 100, 90, 0.001, 0.002)])
-    return wire.encode(signer, addresses, report, 0xABCD, 3, 12, 1_000_000_000, wire.URGENT)
+    return wire.encode(signer, addresses, report, 0xABCD, 3, 12, 1_000_000_000, wire.ASK)
 
 
 @pytest.mark.parametrize("protocol", [TCP, UDP])
@@ -91,7 +91,7 @@ def test_a_frame_is_told_in_full(protocol: int, family: int) -> None:
     assert seen.source == ("fd00:ff::1" if family == 6 else "10.255.0.1")
     assert seen.protocol == ("TCP" if protocol == TCP else "UDP")
     assert seen.age_s == pytest.approx(0.0003)
-    assert seen.probe["path"] == 3 and seen.probe["urgent"] and not seen.probe["ask"]
+    assert seen.probe["path"] == 3 and seen.probe["ask"] is True
     assert seen.probe["report"] == [{"path": 5, "last": 100, "count": 90, "queueing_s": 0.001, "dwell_s": 0.002}]
 
 
