@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PROBE_PORT = 3785
 """Not the job's: probes are TCP segments too."""
 
+TRACE_BITS = 5
+"""Nor are packets with a hop limit below 2^5: a daemon's traces are copies of the job's headers."""
+
 SLOT_BITS = 24
 """A slot lasts 2^24 ns: first and last times are exact, counts between two moments to within a slot at either end."""
 
@@ -300,6 +303,9 @@ def _program(gate: int, flows: int) -> list[bpf.Step]:
         Jump("out", "!=", 0, socket.IPPROTO_TCP),
         bpf.packet(14, 1),
         Jump("out", "!=", 0, 0x45),  # with options the ports lie elsewhere; no lab sends any
+        bpf.packet(22, 1),
+        bpf.shift_right(0, TRACE_BITS),
+        Jump("out", "==", 0, 0),
         bpf.store_constant(10, source, 0, 8),
         bpf.store_constant(10, source + 8, mapped, 4),
         bpf.store_constant(10, target, 0, 8),
@@ -312,6 +318,9 @@ def _program(gate: int, flows: int) -> list[bpf.Step]:
         "v6",
         bpf.packet(20, 1),
         Jump("out", "!=", 0, socket.IPPROTO_TCP),
+        bpf.packet(21, 1),
+        bpf.shift_right(0, TRACE_BITS),
+        Jump("out", "==", 0, 0),
         *read(14, ports + 4, 4),
         *read(22, source, 36),  # both addresses and, without extension headers, both ports follow one another
         "flow",

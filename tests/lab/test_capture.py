@@ -179,6 +179,43 @@ def test_probes_and_udp_are_not_the_jobs(capture: Capture, whole: NetnsLab) -> N
 
 
 @pytest.mark.netns
+@pytest.mark.parametrize("family", [6, 4])
+def test_traces_are_not_the_jobs(capture: Capture, whole: NetnsLab, family: int) -> None:
+    level, option = (
+        (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS) if family == 6 else (socket.IPPROTO_IP, socket.IP_TTL)
+    )
+    with connection(whole, "host1", "host2", family) as client:
+        capture.watch()
+        client.setsockopt(level, option, 31)
+        client.sendall(b"x" * 1000)
+        assert until(lambda: len(capture.take().seen) > 0)  # the answers
+        client.sendall(b"x" * 1000)
+        answered = Sightings()
+
+        def come() -> int:
+            answered.add(capture.take())
+            return len(answered.seen)
+
+        assert until(lambda: come() > 0)
+        assert {sighting.flow.source for sighting in answered.seen} == {whole.address("host2", family)}
+
+
+@pytest.mark.netns
+def test_the_label_on_the_wire_is_told(capture: Capture, whole: NetnsLab) -> None:
+    capture.watch()
+    with connection(whole, "host1", "host2", 6) as client:
+        client.sendall(b"x" * 1000)
+        seen = Sightings()
+
+        def come() -> int:
+            seen.add(capture.take())
+            return len(seen.seen)
+
+        assert until(lambda: come() > 0)
+    assert all(0 < sighting.label < 1 << 20 for sighting in seen.seen)
+
+
+@pytest.mark.netns
 def test_a_device_that_is_not_there_is_named(whole: NetnsLab) -> None:
     port = whole.wire_port("leaf1>spine1")
     with pytest.raises(LabError, match="no device w99a"), Capture(port.namespace, {"w99a": "a>b"}):
