@@ -40,10 +40,9 @@ def story_of(
     identical: bool | None,
 ) -> Story:
     origin_s = min(log.ends_s[0] for log in ours.job.ranks)
-    survived = all(one.found.recovered for one in tried)
     their_origin_s = min(log.ends_s[0] for log in theirs.jobs[0].ranks) if theirs else 0.0
     return Story(
-        title=f"{number_word(len(tried))} faults, and training {'went on' if survived else 'did not survive'}",
+        title=_title(tried),
         fabric=f"{spec.fabric.name}: {_shape(spec.fabric)}",
         run=RunShown.of(ours.job.ranks, origin_s),
         faults=[_shown(one, origin_s, their_origin_s) for one in tried],
@@ -129,6 +128,12 @@ def _joined(runs: Sequence[RunShown]) -> RunShown:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
+
+
+def _title(tried: Sequence[Tried]) -> str:
+    survived = all(one.found.recovered for one in tried)
+    faults = f"{number_word(len(tried))} fault{'s' * (len(tried) != 1)}"
+    return f"{faults}, and training {'went on' if survived else 'did not survive'}"
 
 
 def number_word(count: int) -> str:

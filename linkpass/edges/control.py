@@ -247,7 +247,7 @@ class ControlEdge:
             raise RefusedError(f"not a request: {error}", 'expected {"link": "leaf1-spine1"}', 400) from None
 
     async def _find(self, text: str) -> str:
-        """The fabric's file may have to be read first, which takes some 0.2 s: beside the loop, where no probe waits."""
+        """The fabric's file may have to be read first, some 0.2 s of work: beside the loop, where no probe waits."""
         return find_link(text, self._faces.view(), await asyncio.to_thread(self._faces.links))
 
 
