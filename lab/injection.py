@@ -15,6 +15,8 @@ BEFORE_S = 0.25
 """How long flows are looked at before the fault: long enough for each to have been on its path."""
 FLAP_HALF_S = 0.25
 """A link that flaps twice a second is down for so long, and then up."""
+UNDER_WAY_S = 0.005
+"""What was sent before a flow moved may still be on its way to the bad link."""
 LONG_STALL_S = 0.05
 
 
@@ -144,4 +146,4 @@ def _left_s(live: Live, started_s: float, rerouted_s: float | None) -> float:
     """From when on no packet of the job belongs on the bad link: all have left, or a flapping link rises again."""
     half_s = FLAP_HALF_S if live.case.name == "flap" else float("inf")
     first_s = min(half_s, float("inf") if rerouted_s is None else rerouted_s)
-    return started_s + (first_s if first_s < float("inf") else 0.0)
+    return started_s + (first_s + UNDER_WAY_S if first_s < float("inf") else 0.0)

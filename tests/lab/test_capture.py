@@ -181,23 +181,19 @@ def test_probes_and_udp_are_not_the_jobs(capture: Capture, whole: NetnsLab) -> N
 @pytest.mark.netns
 @pytest.mark.parametrize("family", [6, 4])
 def test_traces_are_not_the_jobs(capture: Capture, whole: NetnsLab, family: int) -> None:
-    level, option = (
-        (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS) if family == 6 else (socket.IPPROTO_IP, socket.IP_TTL)
-    )
+    options = {6: (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS), 4: (socket.IPPROTO_IP, socket.IP_TTL)}
     with connection(whole, "host1", "host2", family) as client:
+        client.setsockopt(*options[family], 31)
         capture.watch()
-        client.setsockopt(level, option, 31)
         client.sendall(b"x" * 1000)
-        assert until(lambda: len(capture.take().seen) > 0)  # the answers
-        client.sendall(b"x" * 1000)
-        answered = Sightings()
+        seen = Sightings()
 
-        def come() -> int:
-            answered.add(capture.take())
-            return len(answered.seen)
+        def answered() -> int:
+            seen.add(capture.take())
+            return len(seen.seen)
 
-        assert until(lambda: come() > 0)
-        assert {sighting.flow.source for sighting in answered.seen} == {whole.address("host2", family)}
+        assert until(lambda: answered() > 0)
+        assert {sighting.flow.source for sighting in seen.seen} == {whole.address("host2", family)}
 
 
 @pytest.mark.netns
