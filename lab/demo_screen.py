@@ -48,7 +48,7 @@ class TerminalScreen:
         self.console = console
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._with = True
+        self._with, self._total = True, 0.0
 
     def __enter__(self) -> TerminalScreen:
         return self
@@ -88,7 +88,7 @@ class TerminalScreen:
 
     def chapter(self, number: int, title: str, text: str, total: float) -> None:
         self._stop_bar()
-        self._with = number == 1
+        self._with, self._total = number == 1, total
         self.console.print()
         self.console.print(Text.assemble((f"{number}  {title}", "bold"), f": {text}"))
         if self.console.is_terminal:
@@ -100,7 +100,7 @@ class TerminalScreen:
                 console=self.console,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=total, state="")
+            self._task = self._bar.add_task("", total=None, state="")
             self._bar.start()
 
     def waits(self, what: str) -> None:
@@ -111,7 +111,7 @@ class TerminalScreen:
 
     def progress(self, done: float, job: Job) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, state=_state(job))
+            self._bar.update(self._task, completed=done, total=self._total, state=_state(job))
 
     def broken(self, number: int, of: int, live: Live) -> None:
         self.console.print()

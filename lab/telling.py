@@ -22,6 +22,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("heard", re.compile(r" says that .* is (down|drained)$")),
     ("noticed", re.compile(r"^(blackhole|lossy) on | is down$| is drained$")),
 )
+ALSO: dict[Kind, str] = {"moved": "acted", "back": "returned"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Teller:
         if not rest:
             return None
         text = ", ".join(f"{host} {after(at_s)}" for host, at_s in rest)
-        return Line(kind, None, first[0], f"and {text}")
+        return Line(kind, None, first[0], f"{ALSO.get(kind, kind)} as well: {text}")
 
     def hosts(self, kind: Kind) -> tuple[str, ...]:
         """Who has done it so far, in the order of time."""

@@ -67,7 +67,7 @@ def test_the_first_of_each_kind_is_told_and_the_others_summed_up() -> None:
         entry("host2", 10.033, "moved 12% of the flows to host4 away: 6 path(s) carry them"),
     ]
     assert [line.text for line in teller.take(first + more)] == ["link: spine1>leaf1 lets nothing through"]
-    assert teller.others("moved") == Line("moved", None, "host1", "and host2 +30 ms")
+    assert teller.others("moved") == Line("moved", None, "host1", "acted as well: host2 +30 ms")
     assert teller.hosts("moved") == ("host1", "host2")
 
 
