@@ -26,6 +26,7 @@ from lab.netns.session import KernelError, Session
 from topology.model import Fabric
 
 MTU = 1500
+FIRST_WIRE_INDEX = 10_000
 WIRE = "-wire"
 """The wire's part in the place of a node's name (containerlab's names do not begin with a dash)."""
 
@@ -205,12 +206,16 @@ class Builder:
         raise LabError("the kernel has neither dummy nor ifb devices", "modprobe dummy")
 
     def _pull_wires(self) -> None:
-        """A veth pair for each end of a link: up on the wire, its peer a port of the node."""
-        for wire in self._plan.wires:
-            for end in (wire.a, wire.b):
-                port = {"ifname": end.device, "address": end.mac, "mtu": MTU, "net_ns_fd": self._fds[end.node]}
-                with asking(f"veth {end.wire_device} - {end.device}"):
-                    self._to(WIRE).link("add", kind="veth", ifname=end.wire_device, mtu=MTU, state="up", peer=port)
+        """A veth pair for each end of a link: up on the wire, its peer a port of the node.
+
+        The ends on the wire have numbers that no port has: for a veth whose peer has its own number the kernel holds
+        back news of its carrier, up to a second after the last (net/core/link_watch.c, linkwatch_urgent_event)."""
+        ends = (end for wire in self._plan.wires for end in (wire.a, wire.b))
+        for number, end in enumerate(ends, FIRST_WIRE_INDEX):
+            port = {"ifname": end.device, "address": end.mac, "mtu": MTU, "net_ns_fd": self._fds[end.node]}
+            device = {"ifname": end.wire_device, "index": number, "mtu": MTU, "state": "up"}
+            with asking(f"veth {end.wire_device} - {end.device}"):
+                self._to(WIRE).link("add", kind="veth", **device, peer=port)
 
     def _devices(self, name: str) -> dict[str, int]:
         with namespace.inside(self._fds[name]):
