@@ -155,13 +155,23 @@ def look_again(world: World, now_s: float) -> None:
 
 
 def _announce(world: World, tray: Tray, verdicts: list[Verdict], failing: list[Path], now_s: float) -> None:
-    known = {(verdict.kind, verdict.name) for verdict in world.verdicts}
-    for verdict in verdicts:
-        if (verdict.kind, verdict.name) in known or verdict.kind == "path":
-            continue
+    """Name what is held to be broken. What is to be done is done at once; the name waits until no path has failed or
+    come back for an interval: half of the evidence makes the links behind a dead port look guilty."""
+    standing = {(verdict.kind, verdict.name): verdict for verdict in verdicts if verdict.kind != "path"}
+    world.named &= standing.keys()
+    news = [verdict for key, verdict in standing.items() if key not in world.named]
+    if not news:
+        return
+    changed_at_s = max(path.element.since_s for path in world.table.probed())
+    complete_at_s = changed_at_s + world.settings.probing.interval_s
+    if now_s < complete_at_s:
+        world.decide_soon(complete_at_s)
+        return
+    for verdict in news:
         cause = _cause_of(failing, *verdict.links) or world.incident(now_s)
         what = f"verdict {verdict.kind}: {verdict.name} lets nothing through"
         tray.record(cause, what, verdict.why, element=verdict.name, level="warning")
+    world.named |= standing.keys()
 
 
 def _cause_of(failing: list[Path], *links: str) -> str:

@@ -67,6 +67,8 @@ class World:
         self.drains: dict[str, Drain] = {}
         self.blamed: frozenset[str] = frozenset()
         self.verdicts: tuple[Verdict, ...] = ()
+        self.named: frozenset[tuple[str, str]] = frozenset()
+        """(kind, name) of the verdicts in force that the journal knows of."""
         self.wishes: dict[str, Wish] = {}
         self.away: dict[str, str] = {}
         """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""

@@ -150,6 +150,27 @@ def test_a_silent_host_link_moves_labels_and_group() -> None:
     assert len({c.cause for c in [*sim.since(mark, cmd.SetGroup), *sim.since(mark, cmd.SetLabels)]}) == 1
 
 
+@pytest.mark.parametrize("jitter_s", [0.0, 0.0004, 0.002])
+def test_a_name_waits_until_the_evidence_is_complete(jitter_s: float) -> None:
+    """The paths behind a dead port fail one after the other: at first those to one peer, whose links look guilty. The
+    flows are moved at once; the journal names the port alone."""
+    sim = FabricSim().start()
+    sim.jitter_s = jitter_s
+    mark, start_s = sim.mark(), sim.now_s
+    sim.break_("host1>leaf1")
+    sim.run(1)
+    named = {line for line in sim.told(mark) if line.startswith("verdict ")}
+    assert len(named) == 1, named
+    assert "verdict link: host1>leaf1 lets nothing through" in named.pop()
+    first_move_s = next(at_s for at_s, command in sim.log[mark:] if isinstance(command, cmd.SetLabels))
+    assert first_move_s - start_s <= 0.032
+    sim.heal()
+    sim.run(5)
+    sim.break_("host1>leaf1")
+    sim.run(1)
+    assert sum(line.startswith("verdict ") for line in sim.told(mark)) == 2
+
+
 def test_carrier_loss_moves_at_once_and_tells_the_peers() -> None:
     sim = FabricSim().start()
     mark = sim.mark()
