@@ -32,7 +32,7 @@ from linkpass.core.settings import Detection
 
 
 class WindowedMin:
-    """The smallest value of the last one to two spans, in constant space: one smallest value for each of two spans."""
+    """The smallest value of the last one to two spans (each begins with a value), in constant space."""
 
     __slots__ = ("_begun_s", "_now", "_previous", "_span_s", "value")
 
