@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist hands its counts to the process that writes the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["waiting"] = dict(_waiting)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _waiting.update(
+        {
+            name: max(count, _waiting[name]) - _waiting[name]
+            for name, count in getattr(node, "workeroutput", {}).get("waiting", {}).items()
+        }
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
