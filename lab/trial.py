@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from lab.injection import BEFORE_S, Injection, Live, judge
 from lab.job import Job, JobSpec
 from lab.netns.breaker import ActiveFault
 from lab.netns.lab import NetnsLab
-from lab.steps import RankLog, steps_lost, weights_identical
+from lab.steps import steps_lost
 from lab.tuner import Tuner
 
 TICK_S = 0.05
@@ -195,10 +195,6 @@ class Trial:
         time.sleep(for_s)
         stall = self.job.stall(started_s, time.monotonic())
         return stall.seconds, sum(self.lab.retransmits().values()) - sent_again
-
-    def identical(self, used: Iterable[int], reference: Sequence[RankLog]) -> bool:
-        """Whether these jobs (by number) had the reference's weights wherever both looked, and did look."""
-        return all(weights_identical(self.jobs[number].ranks, reference) is True for number in set(used))
 
     # inside
     def _choose(self, case: Case, seen: Sightings) -> Place:

@@ -22,7 +22,7 @@ from lab.daemons import DaemonSpec
 from lab.injection import Injection
 from lab.job import JobSpec, undisturbed
 from lab.netns.lab import NetnsLab
-from lab.steps import RankLog
+from lab.steps import RankLog, weights_identical
 from lab.trial import JOB_STEPS, Trial
 from linkpass.config import Config
 from topology.model import Fabric
@@ -72,6 +72,9 @@ class Plan:
     n: int = 10
     seed: int = 0
     rows: tuple[str, ...] = tuple(ROWS)
+    setups: tuple[Setup, ...] = (TUNED, PLAIN, UNTUNED, RTO_MIN, *BASELINES)
+    least: int = 3
+    """Injections of a case without linkpass, at least."""
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -82,15 +85,10 @@ class Plan:
         if setup is TUNED:
             return self.n
         if setup in BASELINES:
-            return max(3, self.n // 3)
+            return max(self.least, self.n // 3)
         if setup is PLAIN:
             return max(2, self.n // 5) if case == "blackhole-both" else 0
         return 0 if case in ("flap", "drain") else max(1, self.n // 5)
-
-    @property
-    def setups(self) -> tuple[Setup, ...]:
-        found = (TUNED, PLAIN, UNTUNED, RTO_MIN, *BASELINES)
-        return tuple(setup for setup in found if any(self.count(setup, case) for case in self.cases))
 
     @property
     def quiet(self) -> int:
@@ -100,10 +98,7 @@ class Plan:
     @property
     def total(self) -> int:
         """Seconds of faults: what the progress bar counts."""
-        seconds = [
-            self.count(setup, case) * CASES[case].hold_s for setup in self.setups for case in self.cases
-        ]  # fmt: skip
-        return round(sum(seconds))
+        return round(sum(self.count(setup, one) * CASES[one].hold_s for setup in self.setups for one in self.cases))
 
 
 @dataclass(slots=True)
@@ -111,7 +106,8 @@ class Found:
     """What was measured in one setup."""
 
     injections: list[Injection] = field(default_factory=list)
-    trial: Trial | None = None
+    jobs: list[Sequence[RankLog]] = field(default_factory=list)
+    """Logs by the number of the job that an injection tells."""
     quiet: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, case: str) -> list[Injection]:
@@ -122,37 +118,41 @@ Progress = Callable[[str, float], None]
 """What is done now, and how many seconds of faults lie behind."""
 
 
-def run(
-    fabric: Fabric, plan: Plan, tell: Progress, *, name: str = "bench-reroute", folder: Path | None = None
-) -> Bench:
+def run(fabric: Fabric, plan: Plan, tell: Progress, *, name: str, folder: Path | None = None) -> Bench:
     """Build the lab, try everything, take it down. Raises LabError when the job or a daemon dies."""
     found: dict[str, Found] = {}
     with built(fabric, name, folder) as lab:
         done_s = 0.0
         for setup in plan.setups:
-            tell(f"{setup.name}: starting the job", done_s)
-            found[setup.name] = measured = Found()
-            folder_of = lab.run_dir / setup.name.replace(", ", "-").replace(" ", "-")
-            spec = JobSpec(steps=JOB_STEPS, hash_every=HASH_EVERY)
-            with Trial(
-                lab, folder_of, setup.daemons, timers=setup.timers, job=spec, seed=plan.seed, bound_s=BOUND_S
-            ) as trial:
-                measured.trial = trial
-                if setup is TUNED:
-                    measured.quiet = [trial.quiet() for _ in range(plan.quiet)]
-                for case in plan.cases:
-                    for number in range(plan.count(setup, case)):
-                        if trial.job_age_s > JOB_S:
-                            trial.start_job()
-                        tell(f"{setup.name}: {case} {number + 1} of {plan.count(setup, case)}", done_s)
-                        back = setup is TUNED and case == "flap" and number % CHANCE_OF_RETURN == 0
-                        measured.injections.append(trial.inject(CASES[case], wait_return=back))
-                        done_s += CASES[case].hold_s
+            if any(plan.count(setup, case) for case in plan.cases):
+                found[setup.name], done_s = _try(lab, plan, setup, tell, done_s)
         tell("the undisturbed run", done_s)
         reference = _reference(lab, found)
         return shape.check(
             Bench(NAME, shape.commit(), shape.machine(), plan.seed, tuple(rows(plan, found, reference)))
         )  # fmt: skip
+
+
+def _try(lab: NetnsLab, plan: Plan, setup: Setup, tell: Progress, done_s: float) -> tuple[Found, float]:
+    """All cases in one setup; what was measured, and how many seconds of faults lie behind."""
+    tell(f"{setup.name}: starting the job", done_s)
+    found = Found()
+    folder = lab.run_dir / setup.name.replace(", ", "-").replace(" ", "-")
+    spec = JobSpec(steps=JOB_STEPS, hash_every=HASH_EVERY)
+    with Trial(lab, folder, setup.daemons, timers=setup.timers, job=spec, seed=plan.seed, bound_s=BOUND_S) as trial:
+        if setup is TUNED:
+            found.quiet = [trial.quiet() for _ in range(plan.quiet)]
+        for case in plan.cases:
+            count = plan.count(setup, case)
+            for number in range(count):
+                if trial.job_age_s > JOB_S:
+                    trial.start_job()
+                tell(f"{setup.name}: {case} {number + 1} of {count}", done_s)
+                back = setup is TUNED and case == "flap" and number % CHANCE_OF_RETURN == 0
+                found.injections.append(trial.inject(CASES[case], wait_return=back))
+                done_s += CASES[case].hold_s
+    found.jobs = [job.ranks for job in trial.jobs]
+    return found, done_s
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def rows(plan: Plan, found: dict[str, Found], reference: Sequence[RankLog]) -> I
         metrics["steps_lost"] = sum(one.steps_lost for _, column in columns for one in column)
         metrics["weights_identical"] = all(_identical(measured, column, reference) for measured, column in columns)
         without: dict[str, Metrics] = {}
-        for setup in BASELINES:
+        for setup in (one for one in BASELINES if one.name in found):
             theirs = found[setup.name].of(ROWS[row])
             without[setup.name] = metrics_of(row, theirs, found[setup.name], reference)
             info[f"{setup.name}_n"] = len(theirs)
@@ -302,15 +302,14 @@ _TARGETS: dict[str, tuple[tuple[str, str, str, float], ...]] = {
 
 
 def _reference(lab: NetnsLab, found: dict[str, Found]) -> list[RankLog]:
-    trials = [one.trial for one in found.values() if one.trial is not None]
-    longest = max(len(log.ends_s) for trial in trials for job in trial.jobs for log in job.ranks)
+    longest = max(len(log.ends_s) for one in found.values() for job in one.jobs for log in job)
     steps = max(HASH_EVERY, longest // HASH_EVERY * HASH_EVERY)
     spec = JobSpec(steps=steps, hash_every=HASH_EVERY)
     return undisturbed(lab.run_dir / "undisturbed", len(lab.fabric.hosts), spec)
 
 
 def _identical(found: Found, ours: Sequence[Injection], reference: Sequence[RankLog]) -> bool:
-    return found.trial is not None and found.trial.identical((one.job for one in ours), reference)
+    return all(weights_identical(found.jobs[one.job], reference) is True for one in ours)
 
 
 def _ms(value_s: float | None) -> float | None:
