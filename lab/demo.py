@@ -133,7 +133,6 @@ class _Watch:
             self._teller = Teller(live.injected_at_s)
             self._screen.broken(*self._place, live)
         elif moment == "undone":
-            self.tell()
             self._sum_up("moved")
             self._screen.healed(self._act, live)
         self.tell()
