@@ -214,7 +214,7 @@ def _steps(
 def _plateaus(run: RunShown) -> list[tuple[float, float]]:
     """Each step as a level line as long as it lasted (ms): a stall covers the time in which nothing went on.
 
-    Two ranks may feel one stall in two steps that follow each other; the later one then begins where the first ended."""
+    Two ranks may feel one stall in two steps that follow each other: the later one begins where the first ended."""
     points: list[tuple[float, float]] = []
     for end_s, took_s in zip(run.ends_s, run.took_s, strict=True):
         start_s = end_s - took_s if not points else max(end_s - took_s, points[-1][0])

@@ -33,9 +33,10 @@ from linkpass.edges.tcp_timers import TcpTimerEdge
 from linkpass.edges.traces import TraceEdge
 
 TUNE_AGAIN_S = 0.02
+GOODBYE_SEQ = 0
+"""A goodbye concerns no link, so that it stands in no order with other words."""
 REFRESH_S = 20.0
 """A third of the time after which the kernel drops what we do not refresh."""
-SAME_REMOVAL_S = 0.2
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 AF_INET, AF_INET6 = 2, 10
 
@@ -74,7 +75,8 @@ class Agent:
         self._tape: RecorderEdge | None = None
         self._opened_s = 0.0
         self._refreshed_s = 0.0
-        self._removal: tuple[str, float] = ("", float("-inf"))
+        self._removed: set[str] = set()
+        """Objects whose removal the core knows of and has not answered yet."""
         self._watch = WatchEdge(
             config.prefixes or EVERYWHERE,
             self._from_watch,
@@ -156,6 +158,7 @@ class Agent:
     def close(self) -> None:
         """Stop, and hand the traffic back to the kernel. Safe to call after a failed `open`."""
         self.closed = True
+        self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
         for edge in (self.probes, self._traces, self._sockets):
@@ -174,6 +177,17 @@ class Agent:
         self._watch.close()
         if self._tape is not None:
             self._tape.close()
+
+    def _say_goodbye(self) -> None:
+        """Tell the peers that what follows is no failure of this host; nobody waits for an answer."""
+        if self.probes is None or self.core is None:
+            return
+        peers = tuple(self.core.world.table.peers)
+        word = ev.Notice(kind="goodbye", link="", origin=self.core.settings.host, seq=GOODBYE_SEQ, ttl_s=1.0)
+        try:
+            self.probes.send_notice(cmd.SendNotice(cmd_id=0, cause="", notice=word, peers=peers))
+        except (OSError, RuntimeError, ValueError) as error:
+            logger.warning("no goodbye was said", error=str(error))
 
     @property
     def first_verdict_at_s(self) -> float | None:
@@ -281,10 +295,9 @@ class Agent:
 
     def _from_watch(self, event: ev.Event) -> None:
         if isinstance(event, ev.SteeringLost):
-            now_s = self._clock.now_s()
-            if event.what == self._removal[0] and now_s - self._removal[1] < SAME_REMOVAL_S:
+            if event.what in self._removed:
                 return  # one removal, told route by route
-            self._removal = (event.what, now_s)
+            self._removed.add(event.what)
             kind, _, name = event.what.partition(" ")
             if kind == "group":
                 self._routes.forget(name)
@@ -335,6 +348,7 @@ class Agent:
 
     def _set_group(self, command: cmd.SetGroup) -> ev.Event:
         started_s = self._clock.now_s()
+        self._removed.discard(f"group {command.group}")
         try:
             self._routes.set_group(command.group, command.uplinks)
         except OSError as error:
@@ -344,6 +358,7 @@ class Agent:
 
     def _set_labels(self, command: cmd.SetLabels) -> ev.Event:
         started_s = self._clock.now_s()
+        self._removed.discard(f"labels {command.peer}")
         try:
             self._labels.set_labels(command.peer, command.labels)
         except (OSError, RuntimeError) as error:

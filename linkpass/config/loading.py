@@ -49,6 +49,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "detection.queueing_windows": (1, 10_000),
     "detection.silent_s": (0.01, 3600),
     "detection.escalate_s": (0.1, 3600),
+    "detection.flowed_s": (0, 86400),
     "detection.clean_s": (0, 3600),
     "detection.grace_s": (0, 3600),
     "limits.max_moved_ratio": (0, 1),

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["link", "switch", "host", "path"]
+RIVAL = 2.3
+"""Ten to one: log-likelihood by which a direction must explain losses better than any other that could."""
 CLEAN = 2.0
 """A path whose losses are e**2 times likelier at the tolerated ratio than at the bad one speaks for its links."""
 
@@ -100,7 +102,8 @@ def lossy_links(counts: Sequence[Count], ok_ratio: float, bad_ratio: float, thre
     Log-likelihood of `bad_ratio` against `ok_ratio` (Wald 1945), summed over a direction's paths; above `threshold` the
     direction is named and its paths are taken out of the account. A direction that loses packets loses them on all its
     paths: one of them that is as good as clean (CLEAN) acquits it, or two faults beyond it would be laid at its
-    door."""
+    door. While another direction explains the same losses almost as well (RIVAL) nobody is named; directions that
+    all the same paths cross cannot be told apart, and are named together."""
     lost_weight = math.log(bad_ratio / ok_ratio)
     kept_weight = math.log((1 - bad_ratio) / (1 - ok_ratio))
     rest = [(count, count.lost * lost_weight + (count.sent - count.lost) * kept_weight) for count in counts]
@@ -115,5 +118,9 @@ def lossy_links(counts: Sequence[Count], ok_ratio: float, bad_ratio: float, thre
         best = max(sorted(score), key=lambda link: score[link], default="")
         if not best or score[best] < threshold:
             return named
-        named.append(best)
+        crossing = {link: frozenset(n for n, (count, _) in enumerate(rest) if link in count.links) for link in score}
+        rivals = [link for link in score if crossing[link] != crossing[best] and crossing[link] & crossing[best]]
+        if any(score[best] - score[rival] < RIVAL for rival in rivals):
+            return named
+        named += sorted(link for link in score if crossing[link] == crossing[best])
         rest = [(count, gain) for count, gain in rest if best not in count.links]

@@ -14,7 +14,8 @@ import msgspec
 Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
 """What probes say of one direction of one path. `unknown`: never answered, or not judged; it is not `down`."""
 
-NoticeKind = Literal["port_down", "port_up", "drain", "undrain"]
+NoticeKind = Literal["port_down", "port_up", "drain", "undrain", "goodbye"]
+"""`goodbye`: the daemon stops in good order (an empty link); its silence is no verdict."""
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -79,10 +80,12 @@ class PeerData(Event, frozen=True):
 
 
 class PeerFiltered(Event, frozen=True):
-    """Every probe to a peer fails while its data flows: somebody filters probes."""
+    """Every probe to a peer fails while its data flows: somebody filters probes (`rule` would let them through), or
+    `why` says what else it is."""
 
     peer: str
     rule: str
+    why: str = ""
 
 
 # paths

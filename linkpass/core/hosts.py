@@ -13,12 +13,20 @@ from linkpass.core.events import PeerBack, PeerData, PeerFiltered, PeerSilent
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
+GOODBYE_S = 5.0
+"""A silence that begins this soon after a goodbye is explained by it."""
+
 
 def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None:
     peer = world.table.peer(event.peer)
     if peer.silent_since_s is not None:
         return
     peer.silent_since_s = now_s - event.silent_s
+    peer.left = peer.silent_since_s - peer.left_at_s <= GOODBYE_S
+    if peer.left:
+        peer.cause = world.new_cause()
+        tray.record(peer.cause, f"{peer.title()} is silent", "its daemon said goodbye", element=peer.title())
+        return
     peer.judge_at_s = peer.silent_since_s + world.settings.detection.escalate_s
     peer.cause = world.incident(now_s)
     why = f"nothing on any path for {event.silent_s:.2f} s; paths are not judged meanwhile"
@@ -36,6 +44,7 @@ def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     lasted_s = now_s - peer.silent_since_s
     tray.record(peer.cause, f"{peer.title()} is heard again", f"after {lasted_s:.2f} s", element=peer.title())
     peer.silent_since_s, peer.judge_at_s, peer.escalated, peer.outlived = None, None, False, False
+    peer.left = False
     for path in peer.used():
         if path.evidence in ("good", "queueing"):
             path.element.feed("good", now_s, why="the peer is heard again")
@@ -43,27 +52,46 @@ def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     world.decide_soon(now_s)
 
 
+def on_goodbye(world: World, tray: Tray, address: str, now_s: float) -> None:
+    """Its daemon stops in good order: the silence that follows is not the host's failure."""
+    peer = world.table.peer(address)
+    if now_s - peer.left_at_s > GOODBYE_S:
+        peer.left_at_s = now_s
+        tray.record(world.new_cause(), f"{peer.title()}: its daemon stops", "it said goodbye", element=peer.title())
+
+
 def somebody_speaks(world: World, now_s: float) -> None:
     """A peer answers (again): those who stay silent may be judged by it, after they had time to come back as well."""
     for peer in world.table.peers.values():
-        if peer.silent_since_s is not None and peer.judge_at_s is None and not peer.escalated and not peer.outlived:
+        if (
+            peer.silent_since_s is not None
+            and peer.judge_at_s is None
+            and not peer.escalated
+            and not peer.outlived
+            and not peer.left
+        ):
             peer.judge_at_s = now_s + world.settings.detection.escalate_s
 
 
 def on_data(world: World, event: PeerData, now_s: float) -> None:
     """Data that stops long after the peer fell silent may only be stalled: it gets its time as well."""
     peer = world.table.peer(event.peer)
+    if event.flows or peer.data_flows:  # it flows now, or did until a moment ago
+        peer.flowed_at_s = now_s
     peer.data_flows = event.flows
-    if peer.silent_since_s is not None and not event.flows and peer.judge_at_s is None and not peer.escalated:
+    waiting = peer.judge_at_s is None and not peer.escalated and not peer.left
+    if peer.silent_since_s is not None and not event.flows and waiting:
         peer.judge_at_s = now_s + world.settings.detection.escalate_s
 
 
 def on_filtered(world: World, tray: Tray, event: PeerFiltered) -> None:
     peer = world.table.peer(event.peer)
     if not peer.filtered:
-        peer.filtered = event.rule
-        what = f"probes to {peer.title()} are filtered: no probe is answered, its data flows; nothing is moved"
-        tray.record(world.new_cause(), what, f"add the rule: {event.rule}", element=peer.title(), level="warning")
+        peer.filtered = event.why or event.rule
+        fact = "go unanswered" if event.why else "are filtered"
+        what = f"probes to {peer.title()} {fact}: no probe is answered, its data flows; nothing is moved"
+        why = event.why or f"add the rule: {event.rule}"
+        tray.record(world.new_cause(), what, why, element=peer.title(), level="warning")
 
 
 def on_answer(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
@@ -95,6 +123,10 @@ def judge(world: World, tray: Tray, now_s: float) -> None:
                 tray.record(peer.cause, what, "its data flows", element=peer.title())
             continue
         if peer.data_flows is None and peer.outlived:  # its data ended in good order after all
+            continue
+        if peer.data_flows is False and since_s - peer.flowed_at_s > world.settings.detection.flowed_s:
+            what = f"{peer.title()} stays silent; nothing had been exchanged with it lately"
+            tray.record(peer.cause, what, "a daemon that died looks the same: not given up", element=peer.title())
             continue
         speaking = [other for other in world.table.peers.values() if other.silent_since_s is None]
         answering = {path.uplink for other in speaking for path in other.used() if path.answers}

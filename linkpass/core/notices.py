@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from linkpass.core import hosts
 from linkpass.core.commands import SendNotice
 from linkpass.core.events import DrainRequested, Notice, NoticeHeard, NoticeKind, UndrainRequested
 from linkpass.core.world import Drain, Told, Tray, World, names_of
@@ -92,6 +93,9 @@ class NoticeDesk:
     def heard(self, event: NoticeHeard, now_s: float) -> None:
         """Take a peer's word, or refuse it with the reason in the journal."""
         world, notice = self._world, event.notice
+        if notice.kind == "goodbye":
+            hosts.on_goodbye(world, self._tray, event.peer, now_s)
+            return
         order = self._heard.setdefault(event.peer, {})
         if notice.seq <= order.get(notice.link, -1):
             return

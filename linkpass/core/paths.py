@@ -95,6 +95,12 @@ class Peer:
     judge_at_s: float | None = None
     """When to say what its silence means; None: said, or not silent."""
     escalated: bool = False
+    left_at_s: float = float("-inf")
+    """When its daemon last said goodbye."""
+    left: bool = False
+    """Its present silence began with a goodbye."""
+    flowed_at_s: float = float("-inf")
+    """When its data was last known to advance."""
     outlived: bool = False
     """Its data flowed on through this silence: the daemon is silent, not the host."""
     in_use: tuple[Key, ...] = ()

@@ -57,6 +57,8 @@ class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A peer of which nothing was heard for this long is called silent."""
     escalate_s: float = 2.0
     """A silent peer whose data has stopped too, while others answer, is given up as a host after this long."""
+    flowed_s: float = 60.0
+    """Only a peer with which data was exchanged within this time before its silence is given up."""
     clean_s: float = 1.0
     """A lossy link has to carry probes without a loss for this long before its return is even observed."""
     grace_s: float = 0.5

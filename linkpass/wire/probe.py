@@ -68,6 +68,7 @@ class Kind(enum.IntEnum):
     PORT_UP = 2
     DRAIN = 3
     UNDRAIN = 4
+    GOODBYE = 5
 
 
 class Refusal(enum.IntEnum):

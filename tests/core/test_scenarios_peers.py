@@ -27,6 +27,8 @@ def steered(sim: FabricSim, mark: int) -> list[cmd.Command]:
 # silence
 def test_a_host_that_falls_silent_is_escalated_once_and_nothing_moves() -> None:
     sim = FabricSim().start()
+    sim.post(ev.PeerData(peer=H3, flows=True))
+    sim.run(0)
     mark, start_s = sim.mark(), sim.now_s
     sim.silence("host3")
     sim.later(0.5, lambda: ev.PeerData(peer=H3, flows=False))
@@ -52,6 +54,44 @@ def test_a_host_that_falls_silent_is_escalated_once_and_nothing_moves() -> None:
     sim.silence("host3")
     sim.run(5)
     assert len(sim.since(mark, cmd.Escalate)) == 2
+
+
+def test_a_silence_after_a_goodbye_accuses_nobody_and_the_next_one_is_judged() -> None:
+    sim = FabricSim().start()
+    sim.post(ev.PeerData(peer=H3, flows=True))
+    mark = sim.mark()
+    word = ev.Notice(kind="goodbye", link="", origin="host3", seq=0, ttl_s=1.0)
+    sim.post(ev.NoticeHeard(peer=H3, notice=word))
+    sim.silence("host3")
+    sim.later(0.5, lambda: ev.PeerData(peer=H3, flows=False))
+    sim.run(30)
+    assert not sim.since(mark, cmd.Escalate) and not steered(sim, mark)
+    assert any("goodbye" in record.why for record in sim.since(mark, cmd.Record))
+    sim.speak("host3")
+    sim.post(ev.PeerData(peer=H3, flows=True))
+    sim.run(10)
+    sim.silence("host3")
+    sim.later(0.5, lambda: ev.PeerData(peer=H3, flows=False))
+    sim.run(5)
+    assert len(sim.since(mark, cmd.Escalate)) == 1
+
+
+def test_a_silent_peer_with_which_nothing_was_exchanged_is_not_given_up() -> None:
+    sim = FabricSim().start()
+    sim.post(ev.PeerData(peer=H3, flows=False))
+    mark = sim.mark()
+    sim.silence("host3")
+    sim.run(30)
+    assert not sim.since(mark, cmd.Escalate)
+    assert any("nothing had been exchanged" in record.what for record in sim.since(mark, cmd.Record))
+
+
+def test_another_key_is_no_filter() -> None:
+    sim = FabricSim().start()
+    mark = sim.mark()
+    sim.post(ev.PeerFiltered(peer=H3, rule="", why="signed with another key"))
+    sim.run(0)
+    assert [record.why for record in sim.since(mark, cmd.Record)] == ["signed with another key"]
 
 
 def test_an_escalation_that_fails_is_said() -> None:

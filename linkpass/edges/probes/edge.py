@@ -251,6 +251,10 @@ class ProbeEdge:
         known.data_notes += 1
         if known.data_notes >= 2 and known.sent_since_heard >= 10 and not known.filtered_said:
             known.filtered_said = True
+            if known.bad_macs:
+                why = f"{known.bad_macs} packets from there are signed with another key: copy one key file to all hosts"
+                self._emit(PeerFiltered(peer=known.address, rule="", why=why))
+                return
             probing = self._settings.probing
             pair = f"{{ {self._settings.address}, {known.address} }}"
             family = "ip6" if len(self._books.own) == 16 else "ip"

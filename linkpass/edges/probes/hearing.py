@@ -26,6 +26,7 @@ KINDS: Final[Mapping[NoticeKind, probe.Kind]] = {
     "port_up": probe.Kind.PORT_UP,
     "drain": probe.Kind.DRAIN,
     "undrain": probe.Kind.UNDRAIN,
+    "goodbye": probe.Kind.GOODBYE,
 }
 _KIND_OF: Final[Mapping[probe.Kind, NoticeKind]] = {wire: kind for kind, wire in KINDS.items()}
 
@@ -76,6 +77,8 @@ class Listener:
         if isinstance(packet, probe.Refusal):
             name = _REFUSED[packet]
             setattr(books.stats, name, getattr(books.stats, name) + 1)
+            if packet is probe.Refusal.BAD_MAC and (stranger := books.peers.get(addresses[:size])) is not None:
+                stranger.bad_macs += 1
             return
         peer = books.peers.get(addresses[:size])
         if peer is None:

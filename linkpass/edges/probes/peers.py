@@ -253,6 +253,8 @@ class Peer:
         # the job's data, for filtered probes
         self.data_notes = 0
         self.filtered_said = False
+        self.bad_macs = 0
+        """Packets from its address that another key has signed."""
 
     def add_path(self, uplink: str, label: int, settings: Detection, now_s: float) -> SentPath:
         """A number is used again only after all others were: the peer still holds counts of the path that had it."""
