@@ -65,6 +65,7 @@ class Injection:
     packets_on_bad_link: int
     """Of the job, on the broken directions, after all affected flows had left (half a flap's period at the latest)."""
     retransmissions: int
+    """Segments that were sent again, without the needless ones (`lab.netns.traffic.SentAgain`)."""
     return_s: float | None
     """From the end of the fault to the first packet of an affected flow on a broken direction, if they had all left."""
     back_stall_s: float | None

@@ -34,6 +34,7 @@ from lab.tuner import Tuner
 
 TICK_S = 0.05
 TAKE_S = 2.0
+SENT_LOOKS, SENT_LOOK_S = 4, 0.01
 SETTLE_S = 20.0
 RETURN_S = 120.0
 START_S = 180.0
@@ -152,7 +153,7 @@ class Trial:
         live = Live(case, place, str(fault) if fault is not None else f"drain {place.link}")
         tell = watch or _nobody
         tell("chosen", live)
-        lost_before, sent_again = steps_lost(self.job.ranks), sum(self.lab.retransmits().values())
+        lost_before, sent_before = steps_lost(self.job.ranks), self._sent_again()
         active: ActiveFault | None = None
         started_s = time.monotonic()
         try:
@@ -165,8 +166,8 @@ class Trial:
             tell("injected", live)
             self._hold(started_s + (hold_s or case.hold_s), seen, watch, live)
         finally:
+            sent_after = self._sent_again()
             ended_s = live.undone_at_s = time.monotonic()
-            sent_again = sum(self.lab.retransmits().values()) - sent_again
             if active is not None:
                 active.undo()
             elif live.injected_at_s is not None:
@@ -185,18 +186,27 @@ class Trial:
         job = self.jobs[-1] if recovered else self.jobs[-2]
         return judge(
             live, seen, only, job.ranks, stall=stall, recovered=recovered, waited=wait_return, entries=entries,
-            retransmissions=sent_again, steps_lost=steps_lost(job.ranks) - lost_before, job=self.jobs.index(job),
-            host_address=self.lab.address(place.host) if place.host else "", notes=notes,
+            retransmissions=sent_after - sent_before, steps_lost=steps_lost(job.ranks) - lost_before, notes=notes,
+            host_address=self.lab.address(place.host) if place.host else "", job=self.jobs.index(job),
         )  # fmt: skip
 
     def quiet(self, for_s: float = cases.HOLD_S) -> tuple[float, int]:
         """What an undisturbed job does in the time of a fault: its longest stall (s), segments sent again."""
-        sent_again, started_s = sum(self.lab.retransmits().values()), time.monotonic()
+        before, started_s = self._sent_again(), time.monotonic()
         time.sleep(for_s)
         stall = self.job.stall(started_s, time.monotonic())
-        return stall.seconds, sum(self.lab.retransmits().values()) - sent_again
+        return stall.seconds, self._sent_again() - before
 
     # inside
+    def _sent_again(self) -> int:
+        """Segments that had to be sent again so far, by all hosts. Looks several times: a needless one is known as such
+        only when its receiver has answered."""
+        found = []
+        for _ in range(SENT_LOOKS):
+            found.append(sum(count.needed for count in self.lab.sent_again().values()))
+            time.sleep(SENT_LOOK_S)
+        return min(found)
+
     def _choose(self, case: Case, seen: Sightings) -> Place:
         rates = seen.rates(BEFORE_S)
         place = cases.choose(case, self.lab.fabric, rates, self._chance, self._last.get(case.name, ""))

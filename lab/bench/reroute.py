@@ -3,7 +3,8 @@
 Columns of a row: linkpass with the job's TCP timers tuned (`reroute_ms`, `stall_ms`), untuned (`stall_untuned_ms`) and
 with `rto_min` on the routes (`stall_rtomin_ms`); the kernel alone, whose TCP picks another flow label when it has to
 send again (`kernel`), and the same with tuned timers (`kernel-timers`). All of a bench's jobs train alike, so one
-undisturbed run tells what their weights should be.
+undisturbed run tells what their weights should be. `retransmissions` leaves out what an undisturbed job sends again,
+too: tail loss probes whose segment had arrived (`lab.netns.traffic.SentAgain`).
 """
 
 from __future__ import annotations

@@ -289,10 +289,14 @@ class NetnsLab:
 
     def retransmits(self) -> dict[str, int]:
         """TCP segments retransmitted by each host since the lab was built."""
+        return {host: count.segments for host, count in self.sent_again().items()}
+
+    def sent_again(self) -> dict[str, traffic.SentAgain]:
+        """The same, with how many of them were needless."""
         found = {}
         for host in self.fabric.hosts:
             with self.in_netns(host.name):
-                found[host.name] = traffic.retransmitted_segments()
+                found[host.name] = traffic.sent_again()
         return found
 
     # inside

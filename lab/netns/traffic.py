@@ -65,8 +65,31 @@ def read_counters(route: IPRoute, index: Mapping[str, int], lab: Plan, at_s: flo
     return Counters(at_s, found)
 
 
-def retransmitted_segments() -> int:
-    """Tcp RetransSegs of the calling thread's namespace, IPv4 and IPv6 together (RFC 4022 tcpRetransSegs)."""
-    # Not /proc/net/snmp: that is the namespace of the process's first thread.
-    lines = [line.split() for line in Path("/proc/thread-self/net/snmp").read_text().splitlines() if line[:4] == "Tcp:"]
-    return int(dict(zip(*lines, strict=True))["RetransSegs"])
+@dataclass(frozen=True, slots=True)
+class SentAgain:
+    """TCP segments that were sent again, and how many of them a job sends again when nothing is wrong.
+
+    `needless`: tail loss probes (RFC 8985 section 7) whose segment had arrived, as the receiver's duplicate SACK says
+    (RFC 2883). They are sent when an acknowledgement is later than two round trips, which on busy cores is often."""
+
+    segments: int
+    needless: int
+
+    @property
+    def needed(self) -> int:
+        """Segments that were lost, or overtaken so far that they seemed to be."""
+        return self.segments - self.needless
+
+
+def sent_again() -> SentAgain:
+    """Of the calling thread's namespace, IPv4 and IPv6 together (RetransSegs of RFC 4022; Linux's TcpExt counters)."""
+    # Not /proc/net: that is the namespace of the process's first thread.
+    basic, extended = _table("snmp", "Tcp:"), _table("netstat", "TcpExt:")
+    probes = min(extended["TCPLossProbes"], extended["TCPDSACKRecv"])
+    return SentAgain(basic["RetransSegs"], min(probes, basic["RetransSegs"]))
+
+
+def _table(file: str, prefix: str) -> dict[str, int]:
+    lines = Path("/proc/thread-self/net", file).read_text().splitlines()
+    names, values = (line.split()[1:] for line in lines if line.startswith(prefix))
+    return dict(zip(names, map(int, values), strict=True))

@@ -10,6 +10,7 @@ from lab.capture import Flow, Sighting, Sightings
 from lab.cases import CASES, Place
 from lab.daemons import Entry
 from lab.injection import Injection, Live, judge
+from lab.netns.traffic import SentAgain
 from lab.steps import RankLog, Stall
 
 OUT = Flow("fd00::1", 1000, "fd00::2", 2000)
@@ -88,3 +89,8 @@ def test_one_story_of_a_daemon_is_one_move_each_way() -> None:
     )
     found = judged([], entries=entries)
     assert (found.moves, found.all_moves) == (2, 3)
+
+
+def test_a_tail_loss_probe_that_was_needless_is_no_retransmission() -> None:
+    assert SentAgain(segments=30, needless=30).needed == 0
+    assert SentAgain(segments=31, needless=30).needed == 1

@@ -377,7 +377,7 @@ def test_counters_name_the_links_that_carry(whole: NetnsLab) -> None:
 
 
 def test_retransmissions_are_counted_per_host(whole: NetnsLab) -> None:
-    before = whole.retransmits()
+    before, needed = whole.retransmits(), whole.sent_again()["host1"].needed
     assert set(before) == {"host1", "host2", "host3", "host4"}
     with broken(whole, "dead:host3:silent"):
         with whole.in_netns("host1"):
@@ -386,4 +386,5 @@ def test_retransmissions_are_counted_per_host(whole: NetnsLab) -> None:
             sock.setblocking(False)
             sock.connect_ex((whole.address("host3"), 5001))
             assert until(lambda: whole.retransmits()["host1"] > before["host1"])
+    assert whole.sent_again()["host1"].needed > needed
     assert whole.retransmits()["host2"] == before["host2"]
