@@ -58,7 +58,17 @@ def others(bench: dict[str, Any]) -> Iterator[str]:
 
 
 def main(readme: str, *files: str) -> None:
-    benches = [json.loads(Path(file).read_text()) for file in files]
+    benches: list[dict[str, Any]] = []
+    for file in files:
+        bench = json.loads(Path(file).read_text())
+        same = next(
+            (one for one in benches if one["bench"] == bench["bench"] and one["commit"] == bench["commit"]), None
+        )
+        if same is None:
+            benches.append(bench)
+        else:  # a later run of the same commit: its rows stand for those of the same name
+            fresh = {row["case"]: row for row in bench["rows"]}
+            same["rows"] = [fresh.get(row["case"], row) for row in same["rows"]]
     machine = benches[0]["machine"]
     lines = [
         f"Measured by `linkpass lab bench` in the namespace lab on {machine['cores']} cores of {machine['cpu']}, "
