@@ -6,7 +6,13 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("fast", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fast",
+    max_examples=40,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),  # a landing tells of the change that lands, `deep` looks for the rest
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile(
     "deep",
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1500")),
