@@ -119,13 +119,6 @@ class Sightings:
         found = (s for s in self._within(directions, since_s, until_s) if only is None or s.flow in only)
         return max((min(s.last_s, until_s) for s in found), default=None)
 
-    def first_on(
-        self, flows: Collection[Flow], directions: Collection[str], since_s: float, until_s: float
-    ) -> float | None:
-        """The moment of the first packet of these flows that began a slot on these directions within a time."""
-        found = (s.first_s for s in self.seen if s.direction in directions and s.flow in flows)
-        return min((first_s for first_s in found if since_s <= first_s < until_s), default=None)
-
     def reroute(
         self,
         broken: Collection[str],

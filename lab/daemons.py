@@ -54,6 +54,11 @@ class Entry(msgspec.Struct, frozen=True):
         """Traffic was sent another way, on rung 1 or 2 (what a daemon that only observes would do is no move)."""
         return self.what.startswith("moved ")
 
+    @property
+    def is_back(self) -> bool:
+        """A move that brings traffic back."""
+        return self.is_move and self.what.partition(":")[0].endswith(" back")
+
 
 @dataclass(frozen=True, slots=True)
 class DaemonSpec:

@@ -67,7 +67,7 @@ class Injection:
     retransmissions: int
     """Segments that were sent again, without the needless ones (`lab.netns.traffic.SentAgain`)."""
     return_s: float | None
-    """From the end of the fault to the first packet of an affected flow on a broken direction, if they had all left."""
+    """From the end of the fault to the daemons' last move back, if they were given the time (`waited`)."""
     back_stall_s: float | None
     """The longest stall around that moment."""
     recovered: bool
@@ -108,8 +108,9 @@ def judge(
     rerouted_s = every.last_s if every.moved == every.affected else None
     last_s = seen.last_on(broken, started_s, ended_s, affected)
     gone = last_s is None or last_s < ended_s - BEFORE_S
-    back_s = seen.first_on(affected, broken, ended_s, float("inf")) if gone else None
-    moves = Counter((e.host, e.cause, " back" in e.what) for e in entries if e.is_move)
+    backs = [entry.now_s for entry in entries if entry.is_back and entry.now_s > ended_s] if waited else []
+    back_s = max(backs, default=None)
+    moves = Counter((e.host, e.cause, e.is_back) for e in entries if e.is_move)
     median_s = median_step_s(ranks)
     around_s = None if back_s is None else (back_s - BEFORE_S, back_s + BEFORE_S)
     return Injection(

@@ -89,7 +89,8 @@ class Plan:
             return max(self.least, self.n // 3)
         if setup is PLAIN:
             return max(2, self.n // 5) if case == "blackhole-both" else 0
-        return 0 if case in ("flap", "drain") else max(1, self.n // 5)
+        share = 5 if setup is UNTUNED else 10  # no target hangs on the others
+        return 0 if case in ("flap", "drain") else max(1, self.n // share)
 
     @property
     def quiet(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lab.capture import Flow, Sighting, Sightings
 from lab.cases import CASES, Place
@@ -71,11 +72,15 @@ def test_packets_on_a_link_that_flows_have_left_are_counted() -> None:
     assert judged(late, "flap").packets_on_bad_link == 7  # once the link has risen, the first time
 
 
-def test_the_return_is_the_first_packet_after_the_end() -> None:
-    moved = [sighting("host1>leaf2", OUT, 10.02), sighting("host2>leaf2", IN, 10.03)]
-    found = judged([*moved, sighting("host1>leaf1", OUT, 14.25)], waited=True)
-    assert found.return_s == pytest.approx(1.25)
-    assert judged([*moved, sighting("host1>leaf1", OUT, 12.9), sighting("host1>leaf1", OUT, 13.1)]).return_s is None
+def test_the_return_is_the_last_move_back() -> None:
+    away = entry("host1", "host1-1", "moved 50% of the flows to host2 away: 4 path(s) carry them")
+    back = [
+        replace(entry(host, f"{host}-1", "moved 50% of the flows to host9 back: 8 path(s) carry them"), now_s=now_s)
+        for host, now_s in (("host1", 14.25), ("host2", 15.5))
+    ]
+    assert judged([], entries=(away, *back), waited=True).return_s == pytest.approx(2.5)
+    assert judged([], entries=(away, *back)).return_s is None  # told to forget: that is no return
+    assert judged([], entries=(away,), waited=True).return_s is None
 
 
 def test_one_story_of_a_daemon_is_one_move_each_way() -> None:
