@@ -222,7 +222,7 @@ class Breaker:
         self._drivers = [one for one in self._drivers if one.is_alive()] + [driver]
         driver.start()
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[object]:
         try:
             return state.locked(self._run_dir)
         except FileNotFoundError:

@@ -99,7 +99,10 @@ def _empty(namespaces: list[str]) -> None:
 
 
 def _tidy(run_dir: Path) -> None:
-    for file in ("faults.json", "lock", "state.json"):
+    with suppress(FileNotFoundError), state.locked(run_dir):  # nobody is half-way through a write
+        for file in ("faults.json", "lock", "state.json"):
+            (run_dir / file).unlink(missing_ok=True)
+    for file in ("faults.json", "state.json"):
         (run_dir / file).unlink(missing_ok=True)
     shutil.rmtree(run_dir / "pids", ignore_errors=True)
     for log in run_dir.glob("flap-*.log"):

@@ -10,13 +10,14 @@ Writes are renames; a lock file orders processes that change faults at the same 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -122,16 +123,14 @@ def make_lock(run_dir: Path) -> None:
     (run_dir / "lock").touch()
 
 
-def locked(run_dir: Path) -> AbstractContextManager[None]:
+def locked(run_dir: Path) -> AbstractContextManager[object]:
     """Hold the lab's lock: one process or thread at a time changes its faults. FileNotFoundError: the lab is gone."""
-    return _held(open(run_dir / "lock", "r+b"))
-
-
-@contextmanager
-def _held(file: BinaryIO) -> Iterator[None]:
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    file = open(run_dir / "lock", "r+b")  # noqa: SIM115 - closed, and so unlocked, by who leaves the context
+    fcntl.flock(file, fcntl.LOCK_EX)
+    if os.fstat(file.fileno()).st_nlink == 0:  # it was removed, with the lab, while we waited for it
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, "the lab is gone", str(run_dir / "lock"))
+    return closing(file)
 
 
 def register(name: str, run_dir: Path) -> None:
