@@ -72,7 +72,7 @@ def main(readme: str, *files: str) -> None:
     machine = benches[0]["machine"]
     lines = [
         f"Measured by `linkpass lab bench` in the namespace lab on {machine['cores']} cores of {machine['cpu']}, "
-        f"Linux {machine['kernel']}, commit {benches[0]['commit'][:9]}. Daemons and training share the cores.",
+        f"{machine['kernel']}, commit {benches[0]['commit'][:9]}. Daemons and training share the cores.",
         "",
     ]
     for bench in benches:
