@@ -93,7 +93,7 @@ def test_a_restarted_daemon_takes_up_its_work(living: Rig) -> None:
     assert ours(rig, "host1") == ""
     assert not rig.daemons.path("host1", "control.sock").exists()
     rig.goes_on(20)
-    rig.wait_told(since_s, says(r"^host1 stays silent, but only its daemon$"), "its neighbours know better")
+    rig.wait_told(since_s, says(r"^host1: its daemon stops$"), "its neighbours hear it say goodbye")
     rig.goes_on(20)
     rig.daemons.start_one("host1")
     rig.daemons.wait_ready()
@@ -155,7 +155,7 @@ def test_a_peer_with_a_wrong_key_is_not_believed(living: Rig) -> None:
         rig.daemons.wait_ready()
         others = [host for host in rig.hosts if host != "host3"]
         rig.wait("its probes are refused", lambda: all(_refused(rig, host) > 10 for host in others))
-        rig.wait_told(since_s, says(r"^host3 stays silent, but only its daemon$"), "its neighbours know better")
+        rig.wait_told(since_s, says(r"^host3: its daemon stops$"), "its neighbours hear it say goodbye")
         rig.goes_on(20)
         only_its_daemon(rig, since_s, "host3")
         assert "refused" in rig.cli("host1", "status").output
