@@ -13,8 +13,8 @@ from linkpass.core.events import PeerBack, PeerData, PeerFiltered, PeerSilent
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
-GOODBYE_S = 5.0
-"""A silence that begins this soon after a goodbye is explained by it."""
+GOODBYE_S = 0.5
+"""A silence that begins this soon after a goodbye is explained by it; a daemon that is heard later has come back."""
 
 
 def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None:
