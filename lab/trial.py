@@ -153,7 +153,8 @@ class Trial:
         live = Live(case, place, str(fault) if fault is not None else f"drain {place.link}")
         tell = watch or _nobody
         tell("chosen", live)
-        lost_before, sent_before = steps_lost(self.job.ranks), self._sent_again()
+        looks = SENT_LOOKS if fault is None else 1
+        lost_before, sent_before = steps_lost(self.job.ranks), self._sent_again(looks)
         active: ActiveFault | None = None
         started_s = time.monotonic()
         try:
@@ -166,7 +167,7 @@ class Trial:
             tell("injected", live)
             self._hold(started_s + (hold_s or case.hold_s), seen, watch, live)
         finally:
-            sent_after = self._sent_again()
+            sent_after = self._sent_again(looks)
             ended_s = live.undone_at_s = time.monotonic()
             if active is not None:
                 active.undo()
@@ -192,19 +193,19 @@ class Trial:
 
     def quiet(self, for_s: float = cases.HOLD_S) -> tuple[float, int]:
         """What an undisturbed job does in the time of a fault: its longest stall (s), segments sent again."""
-        before, started_s = self._sent_again(), time.monotonic()
+        before, started_s = self._sent_again(SENT_LOOKS), time.monotonic()
         time.sleep(for_s)
         stall = self.job.stall(started_s, time.monotonic())
-        return stall.seconds, self._sent_again() - before
+        return stall.seconds, self._sent_again(SENT_LOOKS) - before
 
     # inside
-    def _sent_again(self) -> int:
-        """Segments that had to be sent again so far, by all hosts. Looks several times: a needless one is known as such
-        only when its receiver has answered."""
+    def _sent_again(self, looks: int = 1) -> int:
+        """Segments that had to be sent again so far, by all hosts. A needless one is known as such only when its
+        receiver has answered: several looks see none too many."""
         found = []
-        for _ in range(SENT_LOOKS):
+        for number in range(looks):
+            time.sleep(SENT_LOOK_S if number else 0.0)
             found.append(sum(count.needed for count in self.lab.sent_again().values()))
-            time.sleep(SENT_LOOK_S)
         return min(found)
 
     def _choose(self, case: Case, seen: Sightings) -> Place:

@@ -30,7 +30,7 @@ from topology.model import Fabric
 
 NAME = "reroute"
 HASH_EVERY = 50
-JOB_S = 120.0
+JOB_S = 90.0
 """A job that ran for so long is ended before the next injection: the undisturbed run goes as far as the longest."""
 BOUND_S = 10.0
 """So long after a fault the job is given to go on; then it is started anew, and its stall counts as that long."""
@@ -147,10 +147,10 @@ def _try(lab: NetnsLab, plan: Plan, setup: Setup, tell: Progress, done_s: float)
         for case in plan.cases:
             count = plan.count(setup, case)
             for number in range(count):
-                if trial.job_age_s > JOB_S:
+                back = setup is TUNED and case == "flap" and number % CHANCE_OF_RETURN == 0
+                if trial.job_age_s > (JOB_S / 3 if back else JOB_S):
                     trial.start_job()
                 tell(f"{setup.name}: {case} {number + 1} of {count}", done_s)
-                back = setup is TUNED and case == "flap" and number % CHANCE_OF_RETURN == 0
                 found.injections.append(trial.inject(CASES[case], wait_return=back))
                 done_s += CASES[case].hold_s
     found.jobs = [job.ranks for job in trial.jobs]
