@@ -22,6 +22,7 @@ def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None
     if peer.silent_since_s is not None:
         return
     peer.silent_since_s = now_s - event.silent_s
+    peer.filtered = ""  # it was heard until now
     peer.left = peer.silent_since_s - peer.left_at_s <= GOODBYE_S
     if peer.left:
         peer.cause = world.new_cause()
