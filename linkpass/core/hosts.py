@@ -22,7 +22,6 @@ def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None
     if peer.silent_since_s is not None:
         return
     peer.silent_since_s = now_s - event.silent_s
-    peer.filtered = ""  # it was heard until now
     peer.left = peer.silent_since_s - peer.left_at_s <= GOODBYE_S
     if peer.left:
         peer.cause = world.new_cause()
@@ -40,6 +39,7 @@ def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None
 
 def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     peer = world.table.peer(event.peer)
+    peer.filtered = ""  # it is heard
     if peer.silent_since_s is None:
         return
     lasted_s = now_s - peer.silent_since_s
