@@ -39,7 +39,7 @@ def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None
 
 def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     peer = world.table.peer(event.peer)
-    peer.filtered = ""  # it is heard
+    _no_longer_filtered(world, tray, peer)
     if peer.silent_since_s is None:
         return
     lasted_s = now_s - peer.silent_since_s
@@ -95,11 +95,15 @@ def on_filtered(world: World, tray: Tray, event: PeerFiltered) -> None:
         tray.record(world.new_cause(), what, why, element=peer.title(), level="warning")
 
 
-def on_answer(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
-    """The first answer over a path of a peer."""
+def _no_longer_filtered(world: World, tray: Tray, peer: Peer) -> None:
     if peer.filtered:
         peer.filtered = ""
         tray.record(world.new_cause(), f"probes to {peer.title()} get through", "no longer filtered")
+
+
+def on_answer(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
+    """The first answer over a path of a peer."""
+    _no_longer_filtered(world, tray, peer)
     if peer.silent_since_s is None:
         somebody_speaks(world, now_s)
 
