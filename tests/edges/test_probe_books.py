@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkpass.core.settings import Detection
+from linkpass.core.settings import CoreSettings, Detection
+from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket, stretch
+from linkpass.edges.probes.hearing import DRAINS, Listener
 from linkpass.edges.probes.peers import RING, HeardPath, Peer, SentPath
 from linkpass.wire import probe
 
@@ -214,3 +216,31 @@ def test_stretched_intervals_keep_both_limits(targets: list[tuple[str, float]], 
         total = sum(1 / i for _, i in targets)
         worst = max(sum(1 / i for u, i in targets if u == name) for name in ("eth1", "eth2"))
         assert total > 0.94 * host or worst > 0.94 * link
+
+
+class _Ring:
+    """An empty ring; reading it takes the times given, in turn (a daemon that is stopped meanwhile), then none."""
+
+    def __init__(self, clock: list[float], takes_s: list[float]) -> None:
+        self.clock, self.takes_s, self.reads = clock, takes_s, 0
+
+    def drain(self, into: list[object]) -> bool:
+        self.clock[0] += self.takes_s[self.reads] if self.reads < len(self.takes_s) else 0.0
+        self.reads += 1
+        return False
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "reads", "anew"), [([], 1, False), ([3.0], 2, False), ([3.0] * DRAINS, DRAINS, True)]
+)
+def test_a_daemon_stopped_between_two_rings_reports_one_moment_or_counts_anew(
+    takes_s: list[float], reads: int, anew: bool
+) -> None:
+    clock = [100.0]
+    books = Books(CoreSettings(host="h1", address="fd00::1"))
+    first, second = _Ring(clock, []), _Ring(clock, takes_s)
+    books.ports = {"eth1": first, "eth2": second}  # type: ignore[dict-item]
+    before = books.epoch
+    Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: clock[0]).drain()
+    assert (first.reads, second.reads) == (reads, reads)
+    assert (books.epoch != before) is anew
