@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -366,9 +367,31 @@ async def test_a_stopped_peer_is_silent_and_no_path_is_blamed(fabric: lab.Fabric
         one.edge.close()
 
 
-async def test_our_own_lateness_blames_nobody(fabric: lab.Fabric) -> None:
-    import time
+@pytest.mark.parametrize("fault", ["stopped before", "stopped after", "stepped forward", "stepped back"])
+async def test_a_wall_clock_read_at_a_bad_moment_shows_no_queue(fabric: lab.Fabric, fault: str) -> None:
+    """Frames are stamped with wall time, once translated wrongly: that must not be the floor of later delays."""
+    async with pair(fabric) as (one, two):
+        turns = iter([fault])
 
+        def wall_s() -> float:
+            turn = next(turns, "")
+            if turn == "stopped before":
+                time.sleep(0.1)
+            now_s = time.clock_gettime(time.CLOCK_REALTIME)
+            if turn == "stopped after":
+                time.sleep(0.1)
+            return now_s + {"stepped forward": 2.0, "stepped back": -2.0}.get(turn, 0.0)
+
+        two.edge._listener._wall = wall_s
+        await asyncio.sleep(1.6)
+        assert next(turns, None) is None
+        assert one.judged() == two.judged() == []
+        lab.nft("s1", "drop")
+        await one.until(lambda: "blackhole" in one.evidence().values())
+        assert {evidence for _, _, evidence in one.judged()} == {"blackhole"}
+
+
+async def test_our_own_lateness_blames_nobody(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         for _ in range(3):
             time.sleep(0.4)  # noqa: ASYNC251  (both daemons starve: that is the point)

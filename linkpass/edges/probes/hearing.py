@@ -45,19 +45,31 @@ SKEW_S: Final = 0.002
 DRAINS: Final = 4
 
 
+def wall_s() -> float:
+    return time.clock_gettime(time.CLOCK_REALTIME)
+
+
 class Listener:
     def __init__(
         self, books: Books, signer: probe.Signer, emit: Callable[[Event], None], clock: Callable[[], float]
     ) -> None:
         self._books, self._signer, self._emit, self._clock = books, signer, emit, clock
+        self._wall: Callable[[], float] = wall_s
+        self._drained_s = -math.inf
+        """When the last call of `drain` began to read."""
         self._payload_at = payload_offset(len(books.own), books.protocol)
         self._addresses_at = 22 if len(books.own) == 16 else 26
 
     def drain(self) -> None:
         """Take all rings out and hear what was in them. What is reported next has to be one moment's state: a daemon
         that was stopped between two rings would else report newer probes of one uplink than of another, and the peer
-        would take the rest for lost. Then the rings are read again, or peers are told to count anew."""
+        would take the rest for lost. Then the rings are read again, or peers are told to count anew.
+
+        Stamps are wall time. A delay may seem too long, which the next probe corrects, but never too short: its floor
+        would be wrong for half a minute. So the wall is read before our clock (whoever is stopped in between sees
+        stamps too late), and no frame is older than the reading before this one (the wall can step forward)."""
         books = self._books
+        since_s, self._drained_s = self._drained_s, self._clock()
         received: list[Received] = []
         overflowed = False
         for _ in range(DRAINS):
@@ -72,11 +84,12 @@ class Listener:
             books.stats.overflows += 1
             books.epoch = (books.epoch + 1) & 0xFF
         if received:
+            wall = self._wall()
             now_s = self._clock()
-            ahead_s = time.clock_gettime(time.CLOCK_REALTIME) - now_s
-            for frame, wall_s, uplink in received:
-                received_s = wall_s - ahead_s
-                self._hear(frame, received_s if received_s < now_s else now_s, uplink, now_s)
+            ahead_s = wall - now_s
+            for frame, stamp_s, uplink in received:
+                received_s = stamp_s - ahead_s
+                self._hear(frame, max(since_s, received_s if received_s < now_s else now_s), uplink, now_s)
 
     def _hear(self, frame: bytes, received_s: float, uplink: str, now_s: float) -> None:
         books = self._books
