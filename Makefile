@@ -13,7 +13,7 @@ N ?= 10
 # Options for pip when it installs torch, for instance another index with a smaller or an accelerator's build.
 TORCH_PIP_ARGS ?=
 
-.PHONY: help setup setup-test demo test check unit kernel e2e bench clean
+.PHONY: help setup setup-test setup-guests demo test check unit kernel guests e2e bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -42,6 +42,10 @@ $(STAMP)/test: $(STAMP)/run
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
 	touch $@
 
+setup-guests: setup-test ## Install what emulated hosts need: QEMU, tools for its kernel, RDMA programs
+	tools/apt-missing qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils ib_write_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils
+	ls /usr/lib/*/libibverbs/librxe-rdmav*.so >/dev/null 2>&1 || tools/apt-missing --package ibverbs-providers
+
 demo: setup ## Break a fabric under a training job and watch it go on
 	$(BIN)/linkpass lab demo --out build/demo
 
@@ -55,15 +59,18 @@ check: setup-test ## The gates without the tests: style, types, the house's impo
 unit: setup-test ## The pure tests, with the core's branch coverage
 	mkdir -p build
 	CASES='$(CASES)' COVERAGE_FILE=build/.coverage $(BIN)/pytest -n 2 tests/core --cov=linkpass.core --cov-branch --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
-	CASES='$(CASES)' $(BIN)/pytest -n 2 -m 'not netns and not e2e' --ignore=tests/core $(PYTEST_ARGS)
+	CASES='$(CASES)' $(BIN)/pytest -n 2 -m 'not netns and not e2e and not guests' --ignore=tests/core $(PYTEST_ARGS)
 
 kernel: setup-test ## The contract tests against a real kernel in network namespaces
-	CASES='$(CASES)' $(BIN)/pytest -m 'netns and not e2e' $(PYTEST_ARGS)
+	CASES='$(CASES)' $(BIN)/pytest -m 'netns and not e2e and not guests' $(PYTEST_ARGS)
+
+guests: setup-guests ## The RDMA tests in emulated hosts with soft-RoCE devices
+	CASES='$(CASES)' $(BIN)/pytest -m guests $(PYTEST_ARGS)
 
 e2e: setup-test ## Real daemons and a real training job while the fabric breaks
 	CASES='$(CASES)' $(BIN)/pytest -m e2e $(PYTEST_ARGS)
 
-test: check unit kernel e2e ## Everything: gates and all tests (CASES=DIR adds the real files from outside)
+test: check unit kernel guests e2e ## Everything: gates and all tests (CASES=DIR adds the real files from outside)
 
 bench: setup ## The figures of the README (N injections a case)
 	mkdir -p build/bench

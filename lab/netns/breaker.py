@@ -65,17 +65,20 @@ class Step:
     requests: list[Request]
     shapes: Mapping[str, int | None]
     risen: tuple[str, ...]
+    cables: tuple[tuple[str, str, bool], ...]
+    """(node, device, up) of ports that lose their carrier or get it back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
     """How to reach the wire's namespace. `shape(device, bits/s or None)` limits what a device sends; `index`: of each
-    device by its name."""
+    device by its name. `pull(node, device, up)`: what else has to be told of a carrier (a guest's card)."""
 
     session: Session
     nft: Nft
     shape: Callable[[str, int | None], None]
     index: Mapping[str, int]
+    pull: Callable[[str, str, bool], None]
 
 
 class Breaker:
@@ -238,22 +241,28 @@ class Breaker:
         old, new = self._effects(known), self._effects(after)
         had, has = ({one.id for one in faults.active if is_counted(one.fault)} for faults in (known, after))
         risen = old.down - new.down
-        ends = (end for wire in self._plan.wires for end in (wire.a, wire.b))
+        ends = [end for wire in self._plan.wires for end in (wire.a, wire.b)]
+        fallen = new.down - old.down
         shaped = sorted({*old.bps, *new.bps})
         return Step(
             rules=change(old, new, self._plan, sorted(has - had), sorted(had - has)),
             requests=[
-                *(self._link(device, up=False) for device in sorted(new.down - old.down)),
-                *(self._link(device, up=True) for device in sorted(old.down - new.down)),
+                *(self._link(device, up=False) for device in sorted(fallen)),
+                *(self._link(device, up=True) for device in sorted(risen)),
             ],
             shapes={device: new.bps.get(device) for device in shaped if old.bps.get(device) != new.bps.get(device)},
             risen=tuple(dict.fromkeys(end.node for end in ends if end.wire_device in risen)),
+            cables=tuple(
+                (end.node, end.device, end.wire_device in risen) for end in ends if end.wire_device in fallen | risen
+            ),
         )
 
     def _take(self, step: Step) -> None:
         if step.rules:
             self._wire.nft.run(step.rules)
         self._wire.session.apply(step.requests)
+        for node, device, up in step.cables:
+            self._wire.pull(node, device, up)
         for device, bps in step.shapes.items():
             self._wire.shape(device, bps)
         self._repair(step.risen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,9 +107,14 @@ OPTIONAL = {"net/ipv4/icmp_msgs_per_sec", "net/ipv4/icmp_msgs_burst"}
 
 
 class Builder:
-    """Builds one lab. Holds descriptors of its namespaces and one connection into each until it is left."""
+    """Builds one lab. Holds descriptors of its namespaces and one connection into each until it is left.
 
-    def __init__(self, lab: str, fabric: Fabric, plan: Plan, kernel: Kernel) -> None:
+    `guests`: hosts that only get their ports here; addresses and routes are their guests' own."""
+
+    def __init__(
+        self, lab: str, fabric: Fabric, plan: Plan, kernel: Kernel, guests: Collection[str] = frozenset()
+    ) -> None:
+        self._guests = frozenset(guests)
         self._lab = lab
         self._fabric = fabric
         self._plan = plan
@@ -146,14 +151,15 @@ class Builder:
         for name in self._plan.nodes:
             for wire in self._plan.wires_of(name):
                 self._set_up(name, wire.end(name).device, index[name])
-        for name, node in self._plan.nodes.items():
+        settled = {name: node for name, node in self._plan.nodes.items() if name not in self._guests}
+        for name, node in settled.items():
             with namespace.inside(self._fds[name]):
                 Path("/proc/sys", _NO_IPV6).write_text("0")
             self._address(node, index[name])
         for name, fd in self._fds.items():
             with namespace.inside(fd):
                 offload.switch_off(device for device in index[name] if device not in ("lo", LOOPBACK_DEVICE))
-        for node in self._plan.nodes.values():
+        for node in settled.values():
             hops = forwarding(self._fabric, self._plan, node.name)
             resilient = buckets(node, hops, hash_seed=self._kernel.hash_seed)
             with Session(self._fds[node.name]) as session:
@@ -173,7 +179,8 @@ class Builder:
         self._fds[name] = fd
 
     def _configure(self, name: str) -> None:
-        if name == WIRE:
+        bare = name == WIRE or name in self._guests
+        if bare:
             settings = [(_NO_IPV6, "1")]
         else:
             settings = list(sysctls(self._plan.nodes[name], self._kernel))
@@ -189,7 +196,7 @@ class Builder:
                     hint = "the lab needs a writable /proc/sys (in a container: --privileged)"
                     raise LabError(f"sysctl {key.replace('/', '.')} = {value} is refused: {error}", hint) from error
         self._set_up(name, "lo", {"lo": 1})
-        if name != WIRE:
+        if not bare:
             self._add_loopback(name)
 
     def _add_loopback(self, name: str) -> None:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +36,8 @@ from lab.netns.nft import Nft
 from lab.netns.removal import check_name, clear_the_way, need_root, remove
 from lab.netns.session import Session
 from lab.netns.state import RUNS, ActiveRecord, State, StoredFabric
+from lab.qemu import hosts
+from lab.qemu.kernel import prepare
 from topology.model import Fabric
 
 P = ParamSpec("P")
@@ -65,10 +67,13 @@ class NetnsLab:
     """One lab. The constructor only stores; `up()` builds, `load()` finds one that is up."""
 
     def __init__(
-        self, fabric: Fabric, *, name: str | None = None, run_dir: Path | None = None, hash_seed: bool | None = None
-    ) -> None:
-        """`hash_seed=False` builds as on a kernel without `fib_multipath_hash_seed` in a namespace."""
+        self, fabric: Fabric, *, name: str | None = None, run_dir: Path | None = None, hash_seed: bool | None = None,
+        guests: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`hash_seed=False` builds as on a kernel without `fib_multipath_hash_seed` in a namespace. `guests`: hosts
+        that are QEMU guests with a kernel of their own (`lab.qemu.hosts`)."""
         self.fabric = fabric
+        self.guests = tuple(guests)
         self.name = name or fabric.name
         self.run_dir = (run_dir or RUNS / self.name).absolute()
         self._hash_seed = hash_seed
@@ -107,8 +112,10 @@ class NetnsLab:
         self._save(stored)
         state.register(self.name, self.run_dir)
         try:
-            with build.Builder(self.name, self.fabric, self.plan, kernel) as builder:
+            with build.Builder(self.name, self.fabric, self.plan, kernel, self.guests) as builder:
                 builder.build()
+            if self.guests:
+                hosts.boot(self, prepare(), self.guests)
         except BaseException:
             self.down()
             raise
@@ -124,6 +131,7 @@ class NetnsLab:
                 notes=tuple(notes),
                 seconds=seconds,
                 hash_seed=kernel.hash_seed,
+                guests=self.guests,
             )
         )
         return UpReport(seconds, len(self.plan.nodes), len(self.plan.wires), tuple(notes))
@@ -139,7 +147,9 @@ class NetnsLab:
             raise LabError(f"no lab {str(lab)!r} is up", hint)
         if stored.phase != "up":
             raise LabError(f"lab {stored.name} was never finished", "clear it away: linkpass lab down FILE")
-        found = cls(stored.fabric.fabric(), name=stored.name, run_dir=run_dir, hash_seed=stored.hash_seed)
+        found = cls(
+            stored.fabric.fabric(), name=stored.name, run_dir=run_dir, hash_seed=stored.hash_seed, guests=stored.guests
+        )
         for name in stored.namespaces:
             if namespace.inode_of(name) is None:
                 raise LabError(
@@ -209,7 +219,7 @@ class NetnsLab:
     @contextmanager
     def in_netns(self, node: str) -> Iterator[None]:
         """Run a block with this thread inside a node's namespace. Its sockets stay there; do not await in it."""
-        with namespace.inside(self._fd(self._check(node))):
+        with namespace.inside(self.namespace_fd(self._check(node))):
             yield
 
     # processes
@@ -217,7 +227,8 @@ class NetnsLab:
         """Start a program inside a node's namespace; `options` as for `subprocess.Popen`. `down` ends it.
 
         The child inherits the namespace of the thread that forks it, so this costs no more than any start. `/sys` is
-        the machine's own: a program that reads `/sys/class/net` wants `python -m lab.netns.enter NAMESPACE -- …`."""
+        the machine's own: a program that reads `/sys/class/net` wants `python -m lab.netns.enter NAMESPACE -- …`.
+        Of a host that is a guest this is its outside: `hosts.guest_of(lab, host)` reaches its inside."""
         with self.in_netns(node):
             child: subprocess.Popen[Any] = subprocess.Popen(argv, **options)
         self.adopt(node, child.pid, argv)
@@ -263,6 +274,8 @@ class NetnsLab:
         """Put back the kernel's own next hops, groups and routes that carrier loss has deleted; how many requests.
 
         What linkpass has made is not looked at."""
+        if node in self.guests:
+            return hosts.repair(self, node)
         wanted = self._forwarding(node)
         with self._lock:
             session = self._session(node)
@@ -277,7 +290,7 @@ class NetnsLab:
     # measuring
     def counters(self) -> traffic.Counters:
         """Packets and bytes of every direction since the lab was built."""
-        return self._ask(build.WIRE, traffic.read_counters, self._wire_index, self.plan, time.monotonic())
+        return self.ask(build.WIRE, traffic.read_counters, self._wire_index, self.plan, time.monotonic())
 
     def carrying(self, over_s: float = 0.1, at_least_bps: float = 1e6) -> dict[str, float]:
         """Directions that carry traffic now: direction -> bits/s over the next `over_s` seconds, busiest first."""
@@ -292,36 +305,47 @@ class NetnsLab:
         return {host: count.segments for host, count in self.sent_again().items()}
 
     def sent_again(self) -> dict[str, traffic.SentAgain]:
-        """The same, with how many of them were needless."""
+        """The same, with how many of them were needless. Guests are not asked."""
         found = {}
         for host in self.fabric.hosts:
-            with self.in_netns(host.name):
-                found[host.name] = traffic.sent_again()
+            if host.name not in self.guests:
+                with self.in_netns(host.name):
+                    found[host.name] = traffic.sent_again()
         return found
 
     # inside
     @cached_property
     def _breaker(self) -> Breaker:
-        nft = Nft(self._fd(build.WIRE)).open()
+        nft = Nft(self.namespace_fd(build.WIRE)).open()
         self._stack.callback(nft.close)
         nft.counters(TABLE)  # the first call reads the whole table: not in the first fault's time
-        wire = Wire(self._stack.enter_context(Session(self._fd(build.WIRE))), nft, self._shape, self._wire_index)
+        wire = Wire(
+            self._stack.enter_context(Session(self.namespace_fd(build.WIRE))),
+            nft,
+            self._shape,
+            self._wire_index,
+            self._pull,
+        )
         return Breaker(self.run_dir, self.fabric, self.plan, wire, self._members, self._repair)
 
     @cached_property
     def _wire_index(self) -> Mapping[str, int]:
-        with namespace.inside(self._fd(build.WIRE)):
+        with namespace.inside(self.namespace_fd(build.WIRE)):
             return {name: number for number, name in socket.if_nameindex()}
 
+    def _pull(self, node: str, device: str, up: bool) -> None:  # noqa: FBT001 - a callback of three plain values
+        if node in self.guests:
+            hosts.guest_of(self, node).set_link(device, up=up)
+
     def _shape(self, device: str, bps: int | None) -> None:
-        self._ask(build.WIRE, shaper.shape, self._wire_index[device], bps)
+        self.ask(build.WIRE, shaper.shape, self._wire_index[device], bps)
 
     def _ports(self, node: str) -> dict[str, tuple[int, bool]]:
-        return self._ask(node, repair.ports)
+        return self.ask(node, repair.ports)
 
-    def _ask(self, node: str, question: Callable[Concatenate[IPRoute, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def ask(self, node: str, question: Callable[Concatenate[IPRoute, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something with the pyroute2 connection into a node's namespace, or the wire's."""
-        fd = self._fd(node)
+        fd = self.namespace_fd(node)
         return self._connections.run(lambda: question(self._connections.to(fd), *args, **kwargs))
 
     def _repair(self, nodes: Iterable[str]) -> None:
@@ -349,7 +373,8 @@ class NetnsLab:
             raise LabError(f"no node {node!r} in lab {self.name}; {near(node, self.plan.nodes)}")
         return node
 
-    def _fd(self, node: str) -> int:
+    def namespace_fd(self, node: str) -> int:
+        """An open descriptor of a node's namespace, or the wire's; it stays the lab's."""
         with self._lock:
             if node not in self._fds:
                 path = namespace.path_of(build.namespace_name(self.name, node))
@@ -362,7 +387,7 @@ class NetnsLab:
 
     def _session(self, node: str) -> Session:
         if node not in self._sessions:
-            self._sessions[node] = self._stack.enter_context(Session(self._fd(node)))
+            self._sessions[node] = self._stack.enter_context(Session(self.namespace_fd(node)))
         return self._sessions[node]
 
     def _save(self, stored: State) -> None:

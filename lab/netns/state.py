@@ -58,6 +58,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     fabric: StoredFabric
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    guests: tuple[str, ...] = ()
+    """Hosts that are guests of an emulator."""
     hash_seed: bool = True
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
 
 from linkpass import __version__
+from linkpass.app.carriers import Carriers, Spawn
 from linkpass.app.namespace import Namespace
 from linkpass.config import Config, ConfigError, core_settings, read_key
 from linkpass.core import commands as cmd
@@ -40,7 +40,6 @@ REFRESH_S = 20.0
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 AF_INET, AF_INET6 = 2, 10
 
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 logger = structlog.get_logger()
 
 
@@ -66,6 +65,8 @@ class Agent:
         self.closed = False
         self.off: dict[int, str] = {}
         """Rungs that cannot be used here, and why."""
+        self.attends = False
+        """Whether there are peers here to probe and traffic to steer; else uplinks are watched and no more."""
         self.first_verdict_s: float | None = None
         self._clock = clock
         self._names = names
@@ -90,6 +91,7 @@ class Agent:
         self._watch.on_routes = self._on_routes
         self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
         self._guardian = Guardian()
+        self._routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
         self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(
             probe_port=config.probing.port, protocols=(config.probing.protocol,), emit=self._from_watch
@@ -118,17 +120,18 @@ class Agent:
                 )
             self.core = Core(settings)
             self._open_tape(settings)
-            self.driver = Driver(self.core, self._carriers(), self._clock.now_s, self._tape)
             self._open_probing(settings)
-            self._sockets = SocketEdge(self.submit, self.config.prefixes, settings.address, self._on_data)
-            try:
-                self._sockets.open()
-            except OSError as error:
-                self.notes.append(f"active peers are not known: {error}")
-                self._sockets = None
+            self._open_sockets(settings)
+        carriers = Carriers(
+            routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
+            hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address, removed=self._removed,
+            submit=self.submit, spawn=self._spawn,
+        )  # fmt: skip
+        self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape)
         self._opened_s = self._refreshed_s = self._clock.now_s()
-        for info in self._infos.values():
-            self._tell_uplink(info)
+        with self.namespace:
+            for info in self._infos.values():
+                self._tell_uplink(info)
         for event in self._early:
             self.driver.submit(event)
         self._early.clear()
@@ -144,7 +147,7 @@ class Agent:
             self._sockets.poll(now_s)
             self._tune()
         self._try(self._watch.resolve_gateways)
-        if now_s - self._refreshed_s >= REFRESH_S and self.acting:
+        if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
 
@@ -164,11 +167,12 @@ class Agent:
         for edge in (self.probes, self._traces, self._sockets):
             if edge is not None:
                 edge.close()
-        if self.acting:
+        if self.acting and self.attends and not self.namespace.gone:
             swept = True
             for end in (self._labels.close, self._routes.withdraw_all):
                 try:
-                    end()
+                    with self.namespace:
+                        end()
                 except (OSError, RuntimeError) as error:
                     swept = False
                     logger.warning("could not hand everything back", error=str(error))
@@ -213,21 +217,32 @@ class Agent:
 
     def _settings(self) -> CoreSettings:
         found = self._watch.own_address(AF_INET6) or self._watch.own_address(AF_INET)
+        config = self.config
+        if self.namespace.name:  # the configured address is that of the daemon's own namespace
+            config = msgspec.structs.replace(config, address="")
         try:
-            settings = core_settings(self.config, address=found)
-        except ConfigError:
-            if self.config.prefixes:
+            settings = core_settings(config, address=found)
+            self.attends = bool(config.prefixes)
+        except ConfigError as error:
+            if config.prefixes and not (config.netns or self.namespace.name):
                 raise
-            settings = core_settings(msgspec.structs.replace(self.config, address="::1"))
-        if not self.config.prefixes:
+            settings = core_settings(msgspec.structs.replace(config, address="::1"))
+            if config.prefixes:
+                self.notes.append(f"{self._where}uplinks are watched and nothing is steered: {error}")
+        if not config.prefixes:
             self.notes.append("no prefixes configured: uplinks are watched, no peer is probed and nothing is steered")
         if self.namespace.name:
             settings = msgspec.structs.replace(settings, host=f"{settings.host}.{self.namespace.name}")
         return settings
 
+    @property
+    def _where(self) -> str:
+        """The beginning of a note about a namespace that is not the daemon's own."""
+        return f"network namespace {self.namespace.name}: " if self.namespace.name else ""
+
     def _open_steering(self, settings: CoreSettings) -> None:
         self._routes.open()
-        if settings.mode != "act" or not self.config.prefixes:
+        if settings.mode != "act" or not self.attends:
             return
         self._guardian.open()
         for line in self._routes.sweep():
@@ -241,7 +256,7 @@ class Agent:
             self.notes.append(f"rung {rung} is off: {why}")
 
     def _open_probing(self, settings: CoreSettings) -> None:
-        if not self.config.prefixes:
+        if not self.attends:
             return
         try:
             key = read_key(self.config)
@@ -259,6 +274,15 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self._traces = probes, traces
+
+    def _open_sockets(self, settings: CoreSettings) -> None:
+        sockets = SocketEdge(self.submit, self.config.prefixes, settings.address, self._on_data)
+        try:
+            sockets.open()
+        except OSError as error:
+            self.notes.append(f"active peers are not known: {error}")
+        else:
+            self._sockets = sockets
 
     def _open_tape(self, settings: CoreSettings) -> None:
         if not self._record_to:
@@ -278,19 +302,6 @@ class Agent:
         else:
             self._tape = tape
 
-    def _carriers(self) -> dict[type[cmd.Command], Callable[..., ev.Event | None]]:
-        return {
-            cmd.SetGroup: self._set_group,
-            cmd.SetLabels: self._set_labels,
-            cmd.SetProbes: self._set_probes,
-            cmd.TraceLabels: self._trace,
-            cmd.ResolveUplinks: self._resolve,
-            cmd.CompareFlows: self._compare,
-            cmd.SendNotice: self._send_notice,
-            cmd.Escalate: self._escalate,
-            cmd.Record: self._record,
-        }
-
     # what the kernel tells
 
     def _from_watch(self, event: ev.Event) -> None:
@@ -305,7 +316,7 @@ class Agent:
 
     def _on_routes(self) -> None:
         """Others' routes are not what they were: ours lie over those that are there, and lead where those lead."""
-        if self.driver is not None and self.acting and self.config.prefixes:
+        if self.driver is not None and self.acting and self.attends:
             self._try(self._routes.refresh)
 
     def _on_uplink(self, info: UplinkInfo) -> None:
@@ -322,7 +333,7 @@ class Agent:
         if self.driver is not None:
             with self.namespace:
                 self._tell_uplink(info)
-            if self.acting and info.usable and before is not None and not before.usable:
+            if self.acting and self.attends and info.usable and before is not None and not before.usable:
                 self._again(self._refresh)
 
     def _tell_uplink(self, info: UplinkInfo) -> None:
@@ -344,85 +355,16 @@ class Agent:
         if self.probes is not None:
             self.probes.note_data(peer, grown_bytes)
 
-    # what the core asks
-
-    def _set_group(self, command: cmd.SetGroup) -> ev.Event:
-        started_s = self._clock.now_s()
-        self._removed.discard(f"group {command.group}")
-        try:
-            self._routes.set_group(command.group, command.uplinks)
-        except OSError as error:
-            return ev.GroupFailed(cmd_id=command.cmd_id, group=command.group, why=str(error))
-        took_s = self._clock.now_s() - started_s
-        return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group, took_s=took_s)
-
-    def _set_labels(self, command: cmd.SetLabels) -> ev.Event:
-        started_s = self._clock.now_s()
-        self._removed.discard(f"labels {command.peer}")
-        try:
-            self._labels.set_labels(command.peer, command.labels)
-        except (OSError, RuntimeError) as error:
-            return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
-        took_s = self._clock.now_s() - started_s
-        return ev.LabelsProgrammed(cmd_id=command.cmd_id, peer=command.peer, took_s=took_s)
-
-    def _set_probes(self, command: cmd.SetProbes) -> None:
-        if self.probes is not None:
-            self.probes.set_probes(command)
-
-    def _trace(self, command: cmd.TraceLabels) -> ev.Event | None:
-        if self._traces is None:
-            why = "nothing is probed here"
-            return ev.TraceFailed(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=why)
-        self._start(self._traces.trace(command))
-        return None
-
-    def _resolve(self, command: cmd.ResolveUplinks) -> ev.Event | None:
-        """Ask the kernel; where it is too old to answer for a label, trace the first hop instead."""
-        assert self.core is not None
-        try:
-            found = self._routes.uplink_of(command.peer, self.core.settings.address, command.labels)
-        except OSError as error:
-            if self._traces is None:
-                return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
-            self._start(self._traces.resolve(command))
-            return None
-        return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found)
-
-    def _compare(self, command: cmd.CompareFlows) -> None:
-        if self._traces is not None and self._sockets is not None:
-            self._start(self._traces.compare(command, self._sockets.flows(command.peer)))
-
-    def _send_notice(self, command: cmd.SendNotice) -> None:
-        if self.probes is not None:
-            self.probes.send_notice(command)
-
-    def _escalate(self, command: cmd.Escalate) -> None:
-        async def tell() -> None:
-            self.submit(await self._hook.escalate(command))
-
-        self._start(tell())
-
-    def _record(self, command: cmd.Record) -> None:
-        self.journal.write(command, self._clock.now_s(), self._clock.wall())
-        log = logger.warning if command.level == "warning" else logger.info
-        log(command.what, why=command.why, cause=command.cause, rung=command.rung)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except (OSError, RuntimeError, ValueError) as error:
-                logger.warning("a question to the fabric failed", error=repr(error))
-
-        self._spawn(guarded())
+    # inside
 
     def _again(self, work: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(self._try, work)
 
     def _try(self, work: Callable[[], None]) -> None:
+        """In the agent's namespace, for what may need a new socket or process there."""
         try:
-            work()
+            with self.namespace:
+                work()
         except (OSError, RuntimeError) as error:
             logger.warning("refresh failed", error=str(error))
 

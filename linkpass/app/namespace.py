@@ -27,6 +27,21 @@ class Namespace:
         self.name = os.path.basename(name)
         self._path = name if "/" in name else f"/run/netns/{name}"
         self._back: list[int] = []
+        self._inode = self.inode()
+
+    def inode(self) -> int | None:
+        """Of the namespace that has this name now; None when there is none. The daemon's own is 0."""
+        if not self.name:
+            return 0
+        try:
+            return os.stat(self._path).st_ino
+        except OSError:
+            return None
+
+    @property
+    def gone(self) -> bool:
+        """The namespace has ended, or its name belongs to another one (a job that was started again)."""
+        return self._inode is None or self.inode() != self._inode
 
     def __enter__(self) -> Namespace:
         if self.name:

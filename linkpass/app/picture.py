@@ -18,9 +18,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str, Any]:
-    """All but the namespaces; the first agent's identity is the daemon's. Costs some milliseconds."""
+    """All but the namespaces; the first agent that has peers lends the daemon its name. Costs some milliseconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    first = agents[0]
+    first = next((agent for agent in agents if agent.attends), agents[0])
     assert first.core is not None
     settings = first.core.settings
     shown: dict[str, Any] = {
@@ -61,7 +61,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         for path in view["paths"]:
             path["age_s"] = ages.get((path["peer"], path["uplink"], path["label"]))
         for key in ("uplinks", "peers", "links", "paths", "steering"):
-            shown[key] += view[key]
+            shown[key] += [{**row, "netns": agent.namespace.name} for row in view[key]]
     return shown
 
 
@@ -80,6 +80,8 @@ def _rungs(agent: Agent) -> dict[str, dict[str, Any]]:
             why = "off in the configuration"
         elif not agent.config.prefixes:
             why = "no prefixes are configured"
+        elif not agent.attends:
+            why = "no address of this namespace is in the prefixes"
         elif not agent.acting:
             why = "mode is observe: says what it would do"
         rungs[str(rung)] = {"armed": not why, "why": why}
@@ -107,15 +109,18 @@ def netns_rows(agents: Sequence[Agent]) -> list[dict[str, Any]]:
     """Every namespace with established connections: whether its flows can be steered, and why not.
 
     Costs some milliseconds for each hundred processes and namespaces of the machine."""
-    mine = {agent.namespace.name for agent in agents}
+    mine = {agent.namespace.name: agent for agent in agents}
     acting, rows = agents[0].acting, []
     for space in namespaces():
-        ours = space.here or space.name in mine
+        agent = mine.get("" if space.here else space.name)
+        ours = agent is not None
         why = space.why
         if not why and not ours:
             why = f'another network namespace: add it to netns = ["{space.name}"]'
         elif not why and not agents[0].config.prefixes:
             why = "no prefixes are configured"
+        elif not why and agent is not None and not agent.attends:
+            why = "no address of this namespace is in the prefixes"
         elif not why and not acting:
             why = "mode is observe"
         row = {"name": space.name, "inode": space.inode, "connections": space.connections, "pids": list(space.pids)}

@@ -25,6 +25,7 @@ from linkpass.app.picture import netns_rows, picture
 from linkpass.config import Config
 from linkpass.core.events import Event
 from linkpass.edges.clock import Clock
+from linkpass.edges.counters import CounterEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.routes import RouteEdge
@@ -59,10 +60,15 @@ class Daemon:
         self._journal = JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
         self._undo: UndoJournal | None = None
         self._timers: TcpTimerEdge | None = None
+        self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
         self._agents: list[Agent] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []
         self._links: tuple[str, ...] | None = None
+        self._called: dict[str, str] = {}
+        """Address -> name."""
+        self._refused: dict[str, str] = {}
+        """Namespaces that could not be attended, and why."""
 
     async def run(self) -> int:
         """Run to the end. Probing begins before the web server is even loaded: that takes a third of a second."""
@@ -105,29 +111,53 @@ class Daemon:
     def _open(self) -> None:
         self._journal.open()
         self._open_timers()
-        names = self._names()
+        self._called = self._names()
         for name in ("", *self.config.netns):
-            agent = Agent(
-                self.config,
-                Namespace(name),
-                clock=self._clock,
-                journal=self._journal,
-                names=names,
-                spawn=self._spawn,
-                timers=self._timers,
-                record_to=self.config.recorder.file if not name else "",
-            )
-            self._agents.append(agent)
-            try:
-                agent.open()
-            except OSError as error:
-                if not name:
-                    raise
-                agent.close()
-                self._agents.remove(agent)
-                self._notes.append(f"network namespace {name}: {error}")
+            self._attend(name)
+        if self._counters is not None:
+            self._counters.open()
         for note in self._all_notes():
             logger.warning(note)
+
+    def _attend(self, name: str) -> None:
+        """Open an agent in a namespace. What goes wrong in the daemon's own is raised; another one that is not there
+        yet is looked for again, since jobs come and go."""
+        space = Namespace(name)
+        if space.inode() is None:
+            return
+        agent = Agent(
+            self.config,
+            space,
+            clock=self._clock,
+            journal=self._journal,
+            names=self._called,
+            spawn=self._spawn,
+            timers=self._timers,
+            record_to=self.config.recorder.file if not name else "",
+        )
+        try:
+            agent.open()
+        except BaseException as error:
+            agent.close()
+            if not name or not isinstance(error, OSError):
+                raise
+            if self._refused.get(name) != str(error):
+                logger.warning("a network namespace cannot be attended", netns=name, error=str(error))
+            self._refused[name] = str(error)
+        else:
+            self._agents.append(agent)
+            self._refused.pop(name, None)
+
+    def _visit(self) -> None:
+        """Namespaces that have ended are let go, those that have begun are attended."""
+        for agent in [one for one in self._agents if one.namespace.gone]:
+            logger.info("a network namespace has ended", netns=agent.namespace.name)
+            agent.close()
+            self._agents.remove(agent)
+        attended = {agent.namespace.name for agent in self._agents}
+        for name in self.config.netns:
+            if os.path.basename(name) not in attended:
+                self._attend(name)
 
     def _open_timers(self) -> None:
         if self.config.mode != "act":
@@ -166,13 +196,19 @@ class Daemon:
             async with asyncio.timeout(TICK_S):
                 await stop.wait()
         except TimeoutError:
+            self._visit()
             for agent in self._agents:
                 agent.poll()
+            if self._counters is not None:
+                for line in self._counters.poll(self._clock.now_s()):
+                    logger.warning(line)
             notifier.watchdog()
 
     def _close(self) -> None:
         for agent in self._agents:
             agent.close()
+        if self._counters is not None:
+            self._counters.close()
         if self._timers is not None:
             self._timers.close()
         if self._undo is not None:
@@ -195,7 +231,15 @@ class Daemon:
         return {str(ipaddress.ip_address(address)): name for address, name in names.items()}
 
     def _all_notes(self) -> list[str]:
-        return [*self._notes, *(note for agent in self._agents for note in agent.notes)]
+        refused = [f"network namespace {name}: {why}" for name, why in self._refused.items()]
+        attended = {agent.namespace.name for agent in self._agents} | self._refused.keys()
+        waited = [name for name in self.config.netns if os.path.basename(name) not in attended]
+        return [
+            *self._notes,
+            *(note for agent in self._agents for note in agent.notes),
+            *refused,
+            *(f"network namespace {name}: not there yet" for name in waited),
+        ]
 
     # faces
 
@@ -203,6 +247,7 @@ class Daemon:
         shown = picture(self._agents, self._clock.now_s(), self._started_s)
         shown["notes"] = self._all_notes()
         shown["version"] = __version__
+        shown["rdma"] = self._rdma()
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
         return shown
@@ -248,7 +293,12 @@ class Daemon:
     def metrics(self) -> bytes:
         from linkpass.edges.metrics import exposition
 
-        return exposition(lambda: picture(self._agents, self._clock.now_s(), self._started_s))
+        return exposition(lambda: {**picture(self._agents, self._clock.now_s(), self._started_s), "rdma": self._rdma()})
+
+    def _rdma(self) -> Mapping[str, Any]:
+        if self._counters is None:
+            return {"why": "off in the configuration", "devices": []}
+        return self._counters.snapshot()
 
     async def submit(self, event: Event) -> Mapping[str, Any]:
         """Hand an operator's event to every core, and say what was decided within the same turns."""

@@ -46,12 +46,20 @@ lab_group.add_command(bench_group)
 @click.argument("file", type=click.Path(path_type=Path))
 @name_option
 @click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="Run directory. [build/lab/NAME]")
+@click.option("--hosts", "kind", type=click.Choice(["netns", "qemu"]), default="netns", show_default=True,
+              help="What hosts are: namespaces, or emulated machines with soft-RoCE devices.")  # fmt: skip
 @json_option
-def up(file: Path, name: str | None, run_dir: Path | None, *, as_json: bool) -> None:
-    """Build the fabric of FILE (containerlab's format): namespaces, links, addresses, routes."""
+def up(file: Path, name: str | None, run_dir: Path | None, kind: str, *, as_json: bool) -> None:
+    """Build the fabric of FILE (containerlab's format): namespaces, links, addresses, routes.
+
+    With --hosts qemu each host is a guest (Debian's kernel, plain emulation, half a gigabyte of memory) that starts in
+    some seconds; the first time its kernel is fetched.
+    """
     from lab.netns.lab import NetnsLab
 
-    with told(), NetnsLab(read(file), name=name, run_dir=run_dir) as made:
+    fabric = read(file)
+    guests = [host.name for host in fabric.hosts] if kind == "qemu" else []
+    with told(), NetnsLab(fabric, name=name, run_dir=run_dir, guests=guests) as made:
         report = made.up()
         if as_json:
             print_json({"name": made.name, "run_dir": str(made.run_dir), "seconds": report.seconds,
@@ -106,15 +114,34 @@ def status(lab_name: str | None, name: str | None, *, as_json: bool) -> None:
 def exec_(lab_name: str, node: str, command: tuple[str, ...]) -> None:
     """Run COMMAND (a shell, if none is given) inside NODE, with a /sys of its own.
 
-    It takes this process's place; `linkpass lab down` ends it.
+    It takes this process's place; `linkpass lab down` ends it. In a host that is a guest COMMAND runs to its end,
+    without input.
     """
     from lab.netns.enter import enter
 
     with told(), load(lab_name, None) as made:
         namespace = made.namespace(node)
+        if node in made.guests:
+            sys.exit(_in_guest(made, node, command))
         program = list(command[1:] if command[:1] == ("--",) else command) or [os.environ.get("SHELL", "/bin/sh")]
         made.adopt(node, os.getpid(), program)
     sys.exit(enter(namespace, program))
+
+
+def _in_guest(made: NetnsLab, node: str, command: tuple[str, ...]) -> int:
+    from lab.qemu.hosts import guest_of
+
+    program = list(command[1:] if command[:1] == ("--",) else command)
+    if not program:
+        raise WrongInputError(f"{node} is a guest: expected a command", "there is no terminal into a guest")
+    guest = guest_of(made, node).connect()
+    try:
+        done = guest.run(program, timeout_s=3600, check=False)
+    finally:
+        guest.close()
+    click.echo(done.out, nl=False)
+    click.echo(done.err, nl=False, err=True)
+    return done.rc
 
 
 @lab_group.command(

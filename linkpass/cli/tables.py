@@ -72,7 +72,7 @@ def table(title: str, *columns: str, rows: Iterable[Sequence[Any]]) -> Table:
 def status_of(view: Row, *, everything: bool) -> RenderableType:
     """The whole status. Links and peers that are well are left out unless `everything`."""
     parts: list[RenderableType] = [*_head(view), _uplinks(view)]
-    for part in (_peers, _links, _namespaces, _steering):
+    for part in (_peers, _links, _rdma, _namespaces, _steering):
         made = part(view, everything=everything)
         if made is not None:
             parts += ["", made]
@@ -102,10 +102,24 @@ def _uplinks(view: Row) -> RenderableType:
         held = "" if until is None else "held down by damping"
         why = "; ".join(filter(None, (row.get("why"), held)))
         usable = word("usable" if row.get("usable") else "unusable")
-        rows.append((row["name"], usable, word(row.get("state")), speed(row.get("speed_bps")), _penalty(row), why))
+        rows.append(
+            (
+                _in_space(row, row["name"]),
+                usable,
+                word(row.get("state")),
+                speed(row.get("speed_bps")),
+                _penalty(row),
+                why,
+            )
+        )
     if not rows:
         return Text("no uplinks: no route to the configured prefixes, or none are configured")
     return table("Uplinks", "uplink", "kernel", "state", "speed", "penalty", "why", rows=rows)
+
+
+def _in_space(row: Row, name: str) -> str:
+    """A name of another network namespace than the daemon's own says which."""
+    return f"{row['netns']}:{name}" if row.get("netns") else name
 
 
 def _penalty(row: Row) -> str:
@@ -155,6 +169,28 @@ def _links(view: Row, *, everything: bool) -> RenderableType | None:
     return table(f"Links ({len(every)} directions known)", "direction", "state", "penalty", "story", "why", rows=rows)
 
 
+def _rdma(view: Row, *, everything: bool) -> RenderableType | None:
+    rdma = view.get("rdma") or {}
+    rows = [
+        (
+            port["name"],
+            port["protocol"],
+            device["driver"] or "?",
+            word(str(port["state"] or "unknown").lower()),
+            speed(port.get("rate_bps")),
+            " ".join(port["netdevs"]),
+            "; ".join(f"{one['says']} ({one['what']} {one['value']:.3g})" for one in port["findings"]),
+        )
+        for device in rdma.get("devices") or ()
+        for port in device["ports"]
+        if everything or port["findings"] or port["state"] != "ACTIVE" or len(rdma["devices"]) <= 8
+    ]
+    if not rows:
+        return Text(rdma["why"]) if rdma.get("why") else None
+    title = "RDMA ports" + (f" ({rdma['why']})" if rdma.get("why") else "")
+    return table(title, "port", "protocol", "driver", "state", "speed", "devices", "counters say", rows=rows)
+
+
 def _namespaces(view: Row, *, everything: bool) -> RenderableType | None:
     rows = [
         (
@@ -187,7 +223,14 @@ def _steering(view: Row, *, everything: bool) -> RenderableType | None:
         state = word("stood down" if down else "good" if agrees else "watch")
         why = "; ".join(filter(None, (down if isinstance(down, str) else "", row.get("why"))))
         rows.append(
-            (row["object"], state, _members(row.get("desired")), _members(row.get("programmed")), row.get("tries"), why)
+            (
+                _in_space(row, row["object"]),
+                state,
+                _members(row.get("desired")),
+                _members(row.get("programmed")),
+                row.get("tries"),
+                why,
+            )
         )
     if not rows:
         return None
@@ -222,7 +265,7 @@ def paths_table(rows: Iterable[Row]) -> Table:
     cells = [
         (
             row.get("peer_name") or row.get("name") or row["peer"],
-            row["uplink"],
+            _in_space(row, row["uplink"]),
             f"{row['label']:#06x}",
             " ".join(hop or "?" for hop in row.get("hops") or ()) or "-",
             word(row.get("evidence")),

@@ -65,6 +65,15 @@ RANGES: dict[str, tuple[float, float]] = {
     "journal.max_bytes": (4096, INF),
     "recorder.max_bytes": (4096, INF),
     "escalate.timeout_s": (0.1, 3600),
+    "rdma.evidence.ecn_marked_ratio": (0, 1),
+    "rdma.evidence.cnp_per_s": (0, INF),
+    "rdma.evidence.out_of_sequence_ratio": (0, 1),
+    "rdma.evidence.answer_timeouts_per_s": (0, INF),
+    "rdma.evidence.transmit_wait_ratio": (0, 1),
+    "rdma.evidence.symbol_errors_per_s": (0, INF),
+    "rdma.evidence.receive_error_ratio": (0, 1),
+    "rdma.evidence.pause_ratio": (0, 1),
+    "rdma.evidence.tick_s": (0, 1),
 }
 """Least and greatest value of every number; the kernel's limits where it has some (TCP_RTO_MAX_MS: 1 to 120 s)."""
 

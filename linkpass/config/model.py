@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from linkpass.core.settings import Damping, Detection, Limits, Probing
+from rdma.counters.evidence import Thresholds
 
 DEFAULT_PATH = "/etc/linkpass/linkpass.toml"
 
@@ -78,6 +79,12 @@ class Escalation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float = 10.0
 
 
+class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    counters: bool = True
+    """Read the counters of RDMA ports once a second; nothing is changed."""
+    evidence: Thresholds = Thresholds()
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. `load` gives addresses as `ipaddress` prints them and absolute paths."""
 
@@ -105,3 +112,4 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: Journal = Journal()
     recorder: Recorder = Recorder()
     escalate: Escalation = Escalation()
+    rdma: Rdma = Rdma()

@@ -211,6 +211,14 @@ class GroupProgrammed(Event, frozen=True):
     took_s: float = 0.0
 
 
+class GroupLeads(Event, frozen=True):
+    """Over which uplinks our routes of a group lead now, told whenever that has changed: fewer than asked for where the
+    kernel's own routes below ours lack some. The kernel's hash picks anew among them."""
+
+    group: str
+    uplinks: tuple[str, ...]
+
+
 class GroupFailed(Event, frozen=True):
     cmd_id: int
     group: str
@@ -248,5 +256,5 @@ AnyEvent = (
     UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData | PeerFiltered
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow
     | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed
-    | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
+    | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
 )  # fmt: skip

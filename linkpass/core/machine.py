@@ -66,6 +66,7 @@ class Core:
             ev.UndrainRequested: lambda e, now: self._desk.undrain(e, now),
             ev.ClearRequested: self._on_clear,
             ev.GroupProgrammed: self._on_programmed,
+            ev.GroupLeads: self._on_leads,
             ev.GroupFailed: self._on_failed,
             ev.LabelsProgrammed: self._on_programmed,
             ev.LabelsFailed: self._on_failed,
@@ -199,6 +200,11 @@ class Core:
             if wish.done(event.cmd_id):
                 self._verify_at_s = now_s + VERIFY_PROBES * self.settings.probing.interval_s
         steer.program(self.world, self._tray, now_s)
+
+    def _on_leads(self, event: ev.GroupLeads, now_s: float) -> None:
+        if f"group {event.group}" == GROUP:
+            self.world.leads = event.uplinks
+            self._members = ()  # the same uplinks in another order are another choice, too
 
     def _on_failed(self, event: ev.GroupFailed | ev.LabelsFailed, now_s: float) -> None:
         for wish in self.world.wishes.values():

@@ -10,6 +10,8 @@ from linkpass.core.world import Tray, World
 ANSWER_S = 3.0
 """A question is not put again for this long, answered or not."""
 COMPARE_AFTER_S = 5.0
+MANY = 16
+"""Labels: of two uplinks one is picked for all of so many once in 2^15 times."""
 
 
 def attended(world: World, now_s: float) -> list[Peer]:
@@ -125,6 +127,9 @@ def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
     peer.effective = {**peer.effective, **event.uplink_of}
     picked = frozenset(event.uplink_of.values())
     takes_part = frozenset(world.group_members or world.usable_uplinks()) | picked
+    if len(picked) == 1 < len(takes_part) and len(event.uplink_of) >= MANY:
+        # Chance does not put so many labels on one of several: the others take no part yet, whatever we were told.
+        takes_part, peer.resolve_due = picked, True
     if not peer.uplink_of or takes_part >= peer.members:
         peer.uplink_of, peer.members = {**peer.uplink_of, **event.uplink_of}, takes_part
         world.table.choose(peer, peer.members)

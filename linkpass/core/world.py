@@ -70,6 +70,8 @@ class World:
         self.named: frozenset[tuple[str, str]] = frozenset()
         """(kind, name) of the verdicts in force that the journal knows of."""
         self.wishes: dict[str, Wish] = {}
+        self.leads: tuple[str, ...] = ()
+        """Uplinks over which our own group's routes lead, as last told; empty: never told."""
         self.away: dict[str, str] = {}
         """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""
         self.planned: frozenset[tuple[str, str, int]] = frozenset()
@@ -118,7 +120,9 @@ class World:
     def group_members(self) -> tuple[str, ...] | None:
         """Uplinks of our own group as the kernel has it; None: the kernel's own routes are in force."""
         wish = self.wishes.get(GROUP)
-        return None if wish is None or wish.stood_down else wish.programmed
+        if wish is None or wish.stood_down or wish.programmed is None:
+            return None
+        return tuple(name for name in wish.programmed if name in self.leads) or wish.programmed
 
     def usable_uplinks(self) -> list[str]:
         return [uplink.name for uplink in self.uplinks.values() if uplink.usable]

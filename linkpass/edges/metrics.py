@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from rdma.counters.table import COUNTERS
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 View = Mapping[str, Any]
@@ -31,7 +33,7 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering):
+        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering, _rdma):
             yield from part(view)
 
     def describe(self) -> Iterable[Metric]:
@@ -55,8 +57,7 @@ def _counter(name: str, text: str, labels: Iterable[str], samples: Iterable[Samp
 
 
 def _family(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[Sample]) -> Iterator[Metric]:
-    """Two samples of one name would make Prometheus refuse the whole page (two namespaces may both have an `eth1`):
-    the first one stays."""
+    """Two samples of one name would make Prometheus refuse the whole page: the first one stays."""
     seen = set()
     for values, value in samples:
         if value is not None and values not in seen:
@@ -68,6 +69,13 @@ def _family(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[S
 
 def _rows(view: View, key: str) -> list[Row]:
     return list(view.get(key) or ())
+
+
+def _space(view: View, *keys: str) -> tuple[tuple[str, ...], Callable[[Row], tuple[str, ...]]]:
+    """The label of the network namespace and its value in a row; no label where the daemon acts in its own alone."""
+    if any(row.get("netns") for key in keys for row in _rows(view, key)):
+        return ("netns",), lambda row: (row.get("netns") or "",)
+    return (), lambda _: ()
 
 
 def _daemon(view: View) -> Iterator[Metric]:
@@ -86,22 +94,25 @@ def _daemon(view: View) -> Iterator[Metric]:
 
 
 def _uplinks(view: View) -> Iterator[Metric]:
-    rows = [((row["name"],), row) for row in _rows(view, "uplinks")]
+    space, of = _space(view, "uplinks")
+    rows = [((row["name"], *of(row)), row) for row in _rows(view, "uplinks")]
+    who = ("uplink", *space)
     usable = "1 when the kernel can send over an uplink: up, carrier, a gateway."
-    yield from _gauge("uplink_usable", usable, ("uplink",), [(name, row.get("usable")) for name, row in rows])
+    yield from _gauge("uplink_usable", usable, who, [(name, row.get("usable")) for name, row in rows])
     states = [((*name, str(row["state"])), 1) for name, row in rows if row.get("state")]
-    yield from _gauge("uplink_state", "1 for the state that an uplink is in.", ("uplink", "state"), states)
+    yield from _gauge("uplink_state", "1 for the state that an uplink is in.", (*who, "state"), states)
     penalty = [(name, row.get("penalty")) for name, row in rows]
-    yield from _gauge("uplink_damping_penalty", "Damping penalty of an uplink.", ("uplink",), penalty)
+    yield from _gauge("uplink_damping_penalty", "Damping penalty of an uplink.", who, penalty)
     held = [(name, row.get("suppressed_until_s") is not None) for name, row in rows]
-    yield from _gauge("uplink_suppressed", "1 while damping holds an uplink down.", ("uplink",), held)
+    yield from _gauge("uplink_suppressed", "1 while damping holds an uplink down.", who, held)
     speed = [(name, row["speed_bps"] / 8) for name, row in rows if row.get("speed_bps")]
-    yield from _gauge("uplink_speed_bytes_per_second", "Speed of an uplink's port.", ("uplink",), speed)
+    yield from _gauge("uplink_speed_bytes_per_second", "Speed of an uplink's port.", who, speed)
 
 
 def _peers(view: View) -> Iterator[Metric]:
-    rows = [((row["address"], row.get("name") or ""), row) for row in _rows(view, "peers")]
-    who = ("peer", "name")
+    space, of = _space(view, "peers")
+    rows = [((row["address"], row.get("name") or "", *of(row)), row) for row in _rows(view, "peers")]
+    who = ("peer", "name", *space)
     active = [(peer, row.get("active")) for peer, row in rows]
     yield from _gauge("peer_active", "1 while this host has connections with a peer.", who, active)
     silent = [(peer, row.get("silent")) for peer, row in rows]
@@ -118,22 +129,25 @@ def _peers(view: View) -> Iterator[Metric]:
 
 
 def _links(view: View) -> Iterator[Metric]:
-    rows = [((row["id"],), row) for row in _rows(view, "links")]
+    space, of = _space(view, "links")
+    rows = [((row["id"], *of(row)), row) for row in _rows(view, "links")]
+    who = ("link", *space)
     states = [((*link, str(row["state"])), 1) for link, row in rows if row.get("state")]
-    yield from _gauge("link_state", "1 for the state that a link's direction is in.", ("link", "state"), states)
+    yield from _gauge("link_state", "1 for the state that a link's direction is in.", (*who, "state"), states)
     penalty = [(link, row.get("penalty")) for link, row in rows]
-    yield from _gauge("link_damping_penalty", "Damping penalty of a link's direction.", ("link",), penalty)
+    yield from _gauge("link_damping_penalty", "Damping penalty of a link's direction.", who, penalty)
     drained = [(link, row.get("drained")) for link, row in rows]
-    yield from _gauge("link_drained", "1 while a link's direction is drained.", ("link",), drained)
+    yield from _gauge("link_drained", "1 while a link's direction is drained.", who, drained)
 
 
 def _paths(view: View) -> Iterator[Metric]:
-    count: Counter[tuple[str, str, str]] = Counter()
-    in_use: Counter[tuple[str, str]] = Counter()
-    loss: dict[tuple[str, str], list[float]] = defaultdict(list)
-    rtt_s: dict[tuple[str, str], list[float]] = defaultdict(list)
+    space, of = _space(view, "paths")
+    count: Counter[tuple[str, ...]] = Counter()
+    in_use: Counter[tuple[str, ...]] = Counter()
+    loss: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    rtt_s: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in _rows(view, "paths"):
-        where = (row["peer"], row["uplink"])
+        where = (row["peer"], row["uplink"], *of(row))
         evidence = row.get("evidence") or "unknown"
         count[(*where, evidence)] += 1
         in_use[where] += bool(row.get("in_use"))
@@ -141,7 +155,7 @@ def _paths(view: View) -> Iterator[Metric]:
             loss[where].append(row["loss_ratio"])
         if row.get("rtt_s"):
             rtt_s[where].append(row["rtt_s"])
-    labels = ("peer", "uplink")
+    labels = ("peer", "uplink", *space)
     yield from _gauge("paths", "Probed paths by what probes say of them.", (*labels, "evidence"), count.items())
     yield from _gauge("paths_in_use", "Paths that carry traffic.", labels, in_use.items())
     worst = [(where, max(values)) for where, values in loss.items()]
@@ -185,15 +199,39 @@ def _probes(view: View) -> Iterator[Metric]:
 
 
 def _steering(view: View) -> Iterator[Metric]:
-    rows = [((row["object"],), row) for row in _rows(view, "steering")]
+    space, of = _space(view, "steering")
+    rows = [((row["object"], *of(row)), row) for row in _rows(view, "steering")]
+    who = ("object", *space)
     agree = [(name, list(row.get("desired") or ()) == list(row.get("programmed") or ())) for name, row in rows]
     text = "1 when the kernel holds what was wanted of a steering object."
-    yield from _gauge("steering_programmed", text, ("object",), agree)
+    yield from _gauge("steering_programmed", text, who, agree)
     down = [(name, bool(row.get("stood_down"))) for name, row in rows]
     text = "1 when this host has given up an object that others keep removing."
-    yield from _gauge("steering_stood_down", text, ("object",), down)
+    yield from _gauge("steering_stood_down", text, who, down)
     tries = [(name, row.get("tries")) for name, row in rows]
-    yield from _gauge("steering_reprograms", "Times that an object had to be programmed again.", ("object",), tries)
+    yield from _gauge("steering_reprograms", "Times that an object had to be programmed again.", who, tries)
+
+
+def _rdma(view: View) -> Iterator[Metric]:
+    ports = [port for device in (view.get("rdma") or {}).get("devices") or () for port in device["ports"]]
+    rows = [((port["name"],), port) for port in ports]
+    active = [(port, row["state"] == "ACTIVE" if row.get("state") else None) for port, row in rows]
+    yield from _gauge("rdma_port_active", "1 when an RDMA port carries data.", ("port",), active)
+    rate = [(port, row["rate_bps"] / 8 if row.get("rate_bps") else None) for port, row in rows]
+    yield from _gauge("rdma_port_speed_bytes_per_second", "Speed of an RDMA port.", ("port",), rate)
+    for name, counter in _BY_NAME.items():
+        totals = [(port, row["totals"].get(name)) for port, row in rows]
+        kind = _gauge if counter.gauge else _counter
+        yield from kind(f"rdma_{name}", f"{counter.meaning[0].upper()}{counter.meaning[1:]}.", ("port",), totals)
+    figures = [((*port, name), value) for port, row in rows for name, value in row["figures"].items()]
+    text = "What an RDMA port's counters come to over the last second; rdma/counters/evidence.py has the formulas."
+    yield from _gauge("rdma_figure", text, ("port", "figure"), figures)
+    found = [((*port, one["kind"], one["what"]), 1) for port, row in rows for one in row["findings"]]
+    yield from _gauge("rdma_finding", "1 for a figure above its limit.", ("port", "kind", "figure"), found)
+
+
+_BY_NAME = {counter.name: counter for counter in reversed(COUNTERS)}
+"""Where drivers share a name, the first row's words."""
 
 
 class MetricsError(Exception):

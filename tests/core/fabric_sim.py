@@ -80,6 +80,8 @@ class FabricSim:
         """Questions are not answered."""
         self.jitter_s = 0.0
         self.group: tuple[str, ...] | None = None
+        self.lacking: set[str] = set()
+        """Uplinks that the kernel's own routes do not lead over, so that our group does not, either."""
         self.labels: dict[str, tuple[int, ...]] = {}
         self.targets: dict[tuple[str, str, int], float] = {}
         self.evidence: dict[tuple[str, str, int], str] = {}
@@ -101,7 +103,13 @@ class FabricSim:
 
     def kernel_uplink(self, label: int) -> str:
         members = self.group or tuple(name for name in self.uplinks if self.usable[name]) or self.uplinks
+        members = tuple(name for name in members if name not in self.lacking) or members
         return pick(f"kernel/{len(members)}/{label}", members)
+
+    def lead(self, group: str = "all") -> None:
+        """Tell over which uplinks the group's routes lead now."""
+        leads = tuple(name for name in self.group or () if name not in self.lacking)
+        self.later(0.0, lambda: ev.GroupLeads(group=group, uplinks=leads))
 
     def directions(self, peer: str, uplink: str, label: int) -> tuple[str, ...]:
         return crossed(self.host, self.hops(peer, uplink, label), self.name[peer])
@@ -286,6 +294,7 @@ class FabricSim:
             if refused:
                 return ev.GroupFailed(cmd_id=command.cmd_id, group=command.group, why="no buffer space")
             self.group = command.uplinks
+            self.lead(command.group)
             return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group)
         if refused:
             return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why="no buffer space")

@@ -82,6 +82,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.UndrainRequested, link=st.sampled_from(LINKS), everywhere=st.booleans()),
     st.builds(ev.ClearRequested, link=st.sampled_from((*LINKS, "*"))),
     st.builds(ev.GroupProgrammed, cmd_id=numbers, group=st.just("all")),
+    st.builds(ev.GroupLeads, group=st.sampled_from(["all", "fd00::9"]), uplinks=st.lists(words, max_size=3).map(tuple)),
     st.builds(ev.GroupFailed, cmd_id=numbers, group=st.just("all"), why=words),
     st.builds(ev.LabelsProgrammed, cmd_id=numbers, peer=peers),
     st.builds(ev.LabelsFailed, cmd_id=numbers, peer=peers, why=words),

@@ -486,3 +486,40 @@ def test_whatever_breaks_when_all_is_healed_all_is_as_at_first(story: list[tuple
     mark = sim.mark()
     sim.run(30)
     assert {type(c) for _, c in sim.log[mark:]} <= {cmd.TraceLabels, cmd.CompareFlows}
+
+
+def test_an_uplink_whose_routes_come_back_late_takes_part_when_they_do() -> None:
+    """A routing daemon needs a moment after the carrier: until then our group does not lead over it, and what the
+    kernel picks is no plan."""
+    sim = FabricSim().start()
+    sim.carrier("eth2", False)
+    sim.run(2)
+    sim.lacking = {"eth2"}
+    sim.carrier("eth2", True)
+    sim.run(20)
+    assert sim.group == ("eth1", "eth2")
+    assert {uplink for ways in sim.flows().values() for uplink, _ in ways} == {"eth1"}
+    sim.lacking = set()
+    sim.lead()
+    sim.run(5)
+    assert {uplink for ways in sim.flows().values() for uplink, _ in ways} == {"eth1", "eth2"}
+    sim.break_("leaf1>host2", "host2>leaf1")
+    sim.run(1)
+    over = {(uplink, label) for uplink, label in sim.flows()[sim.address["host2"]]}
+    assert over and all(sim.passes(sim.address["host2"], uplink, label) for uplink, label in over)
+
+
+def test_one_uplink_for_all_labels_is_no_plan_while_several_should_take_part() -> None:
+    """The same without a group of ours: nobody tells, but the kernel's answer does."""
+    sim = FabricSim(rungs=(1,)).start()
+    sim.carrier("eth2", False)
+    sim.run(2)
+    sim.lacking = {"eth2"}
+    sim.carrier("eth2", True)
+    sim.run(20)
+    sim.lacking = set()
+    sim.run(10)
+    sim.break_("leaf1>host2", "host2>leaf1")
+    sim.run(1)
+    over = {(uplink, label) for uplink, label in sim.flows()[sim.address["host2"]]}
+    assert over and all(sim.passes(sim.address["host2"], uplink, label) for uplink, label in over)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from kernel_lab import KernelLab, inside
 from two_uplinks import TwoUplinks
 
 
@@ -16,5 +17,17 @@ def two() -> Iterator[TwoUplinks]:
     try:
         made.up()
         yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def lab() -> Iterator[KernelLab]:
+    """A host with two uplinks and their router; the test runs inside the host's namespace."""
+    made = KernelLab()
+    try:
+        made.up()
+        with inside(made.host):
+            yield made
     finally:
         made.down()

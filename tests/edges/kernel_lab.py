@@ -23,6 +23,7 @@ PREFIX6, PREFIX4 = "fd00:ff::/64", "10.255.0.0/24"
 GATEWAY6 = {"eth1": "fd00:1:1::2", "eth2": "fd00:1:2::2"}
 GATEWAY4 = {"eth1": "10.127.1.1", "eth2": "10.127.2.1"}
 FAR_END = {"eth1": "a", "eth2": "b"}
+BOTH = tuple(FAR_END)
 OWN_PROTOCOL, KERNEL_METRIC = 76, 1024
 NODAD = 0x02
 """IFA_F_NODAD: usable as a source at once, not when the kernel gets round to it."""

@@ -10,25 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kernel_lab import GATEWAY4, GATEWAY6, HOST4, OWN_PROTOCOL, PREFIX4, PREFIX6, KernelLab, inside, ip
+from kernel_lab import BOTH, GATEWAY4, GATEWAY6, HOST4, OWN_PROTOCOL, PREFIX4, PREFIX6, KernelLab, inside, ip
 
 from linkpass.edges.kernel.guardian import Guardian
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 
 pytestmark = pytest.mark.netns
-BOTH = ("eth1", "eth2")
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 class Daemon:

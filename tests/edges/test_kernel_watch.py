@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from kernel_lab import (
+    BOTH,
     GATEWAY4,
     GATEWAY6,
     HOST4,
@@ -19,7 +20,6 @@ from kernel_lab import (
     PREFIX4,
     PREFIX6,
     KernelLab,
-    inside,
     ip,
 )
 
@@ -30,19 +30,6 @@ from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.wire import rtnl
 
 pytestmark = pytest.mark.netns
-BOTH = ("eth1", "eth2")
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 class Watched:

@@ -24,18 +24,6 @@ PORT, PROBE_PORT = 9000, 3785
 FLOWINFO_SEND = 33
 
 
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
-
-
 class Wire:
     """Flow labels of UDP packets as the router's ends of both links receive them."""
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from kernel_lab import KernelLab, inside
@@ -19,18 +19,6 @@ from linkpass.edges.kernel.sock import KernelRefusedError
 pytestmark = pytest.mark.netns
 _DELETE = ("delete", "table", "ip6", "linkpass")
 ONE, TWO = "fd00:ff::2", "fd00:ff::7"
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 class Watched:

@@ -62,7 +62,19 @@ def test_series_do_not_grow_with_labels() -> None:
     assert len(samples(view)) == few
 
 
-def test_one_name_in_two_namespaces_does_not_spoil_the_page() -> None:
+def test_one_name_in_two_namespaces_is_two_series() -> None:
+    view = sample_view()
+    for key in ("uplinks", "peers", "links", "paths", "steering"):
+        view[key] += [{**row, "netns": "pod7"} for row in view[key]]
+    found = samples(view)
+    assert found["linkpass_uplink_speed_bytes_per_second", ("", "eth1")] == 1.25e9
+    assert found["linkpass_uplink_speed_bytes_per_second", ("pod7", "eth1")] == 1.25e9
+    assert found["linkpass_paths", ("blackhole", "pod7", PEERS[0], "eth1")] == 1
+    done = subprocess.run(["promtool", "check", "metrics"], input=exposition(lambda: view), check=False)
+    assert done.returncode == 0
+
+
+def test_one_name_twice_does_not_spoil_the_page() -> None:
     view = sample_view()
     once = samples(view)
     view["uplinks"] += view["uplinks"]

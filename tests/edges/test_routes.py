@@ -12,25 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kernel_lab import GATEWAY4, GATEWAY6, KERNEL_METRIC, OWN_PROTOCOL, PEER6, PREFIX4, PREFIX6, KernelLab, inside, ip
+from kernel_lab import BOTH, GATEWAY4, GATEWAY6, KERNEL_METRIC, OWN_PROTOCOL, PEER6, PREFIX4, PREFIX6, KernelLab, ip
 
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 from linkpass.edges.kernel.sock import KernelRefusedError, NotPermittedError
 
 pytestmark = pytest.mark.netns
-BOTH = ("eth1", "eth2")
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace; what it leaves there goes with it."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture
@@ -216,3 +203,25 @@ def test_without_the_privilege_the_error_says_so(lab: KernelLab) -> None:
     assert issubclass(NotPermittedError, KernelRefusedError)
     assert ours() == ""
     assert os.getuid() == 0
+
+
+def test_it_tells_over_which_uplinks_a_group_leads(lab: KernelLab, edge: RouteEdge) -> None:
+    """A routing daemon may need a moment to bring a way back: until then the group leads over fewer than asked for."""
+    told: list[tuple[str, tuple[str, ...]]] = []
+    edge.on_leads = lambda group, uplinks: told.append((group, uplinks))
+    edge.set_group(ALL, BOTH)
+    assert told == [(ALL, BOTH)]
+    edge.set_group(ALL, BOTH)
+    edge.refresh()
+    assert told == [(ALL, BOTH)]
+    for family, prefix, gateway in (("-6", PREFIX6, GATEWAY6), ("-4", PREFIX4, GATEWAY4)):
+        ip(family, "route", "replace", prefix, "metric", str(KERNEL_METRIC), "via", gateway["eth1"], "dev", "eth1")
+    edge.refresh()
+    assert told[1:] == [(ALL, ("eth1",))]
+    edge.set_group(ALL, BOTH)
+    assert told[2:] == []
+    lab.restore_routes()
+    edge.refresh()
+    assert told[2:] == [(ALL, BOTH)]
+    edge.set_group(ALL, ("eth2",))
+    assert told[3:] == [(ALL, ("eth2",))]

@@ -8,28 +8,28 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kernel_lab import GATEWAY4, GATEWAY6, HOST6, OWN_PROTOCOL, PEER4, PEER6, PREFIX4, PREFIX6, KernelLab, inside, ip
+from kernel_lab import (
+    BOTH,
+    GATEWAY4,
+    GATEWAY6,
+    HOST6,
+    OWN_PROTOCOL,
+    PEER4,
+    PEER6,
+    PREFIX4,
+    PREFIX6,
+    KernelLab,
+    inside,
+    ip,
+)
 
 from linkpass.edges.kernel import routes
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 from linkpass.edges.kernel.sock import KernelRefusedError
 
 pytestmark = pytest.mark.netns
-BOTH = ("eth1", "eth2")
 ONE6, ONE4 = "fd00:ff::50/124", "10.255.0.64/28"
 """Inside the prefixes, and reachable over one uplink only."""
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from kernel_lab import GATEWAY4, GATEWAY6, OWN_PROTOCOL, PEER6, PREFIX4, PREFIX6, KernelLab, inside, ip
+from kernel_lab import BOTH, GATEWAY4, GATEWAY6, OWN_PROTOCOL, PEER6, PREFIX4, PREFIX6, KernelLab, inside, ip
 
 from linkpass.core.events import Event, SteeringLost, UplinkGone, UplinkState
 from linkpass.edges.kernel import watch
@@ -22,19 +22,6 @@ from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.wire import rtnl
 
 pytestmark = pytest.mark.netns
-BOTH = ("eth1", "eth2")
-
-
-@pytest.fixture
-def lab() -> Iterator[KernelLab]:
-    """The test runs inside the host's namespace."""
-    made = KernelLab()
-    try:
-        made.up()
-        with inside(made.host):
-            yield made
-    finally:
-        made.down()
 
 
 class Watched:

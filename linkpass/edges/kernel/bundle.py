@@ -76,6 +76,8 @@ class Bundle:
     ident: int = 0
     hops: dict[Exit, int] = field(default_factory=dict)
     laid: set[str] = field(default_factory=set)
+    members: tuple[Exit, ...] = ()
+    """What the group in the kernel consists of, as far as we have made it."""
 
     def ids(self) -> set[int]:
         return {self.ident, *self.hops.values()} - {0}
@@ -116,6 +118,7 @@ class Bundle:
             self._keep_alive(sock)
             raise refusal
         self._make_group(sock, tuple(usable))
+        self.members = tuple(usable)
         for destination in sorted(self.reasons):
             what = f"route {destination} over {_names(members)}"
             try:
@@ -159,6 +162,7 @@ class Bundle:
         self.ident = 0
         self.hops.clear()
         self.laid.clear()
+        self.members = ()
 
     def _make_hop(self, sock: RequestSocket, one: Exit) -> None:
         if one not in self.hops:

@@ -81,6 +81,9 @@ class RouteEdge:
         self._ipv4_laid = False
         self.on_ipv4: Callable[[bool], None] | None = None
         """Told whether IPv4 routes of ours lie in the kernel, when that changes: nothing there makes them expire."""
+        self.on_leads: Callable[[str, tuple[str, ...]], None] | None = None
+        """Told over which uplinks a group's routes lead, whenever their choice has changed."""
+        self._leads: dict[str, frozenset[object]] = {}
 
     def open(self) -> None:
         """Connect in this thread's namespace. What an earlier run left stays until `sweep`.
@@ -124,8 +127,11 @@ class RouteEdge:
         self._wanted[group] = uplinks
         removed = group in self._removed
         self._removed.discard(group)
-        if removed or not (self._replace(group, uplinks) or self._remake(group, uplinks)):
-            self._build(group, uplinks, strict=True)
+        try:
+            if removed or not (self._replace(group, uplinks) or self._remake(group, uplinks)):
+                self._build(group, uplinks, strict=True)
+        finally:
+            self._tell_leads(group)
 
     def refresh(self) -> None:
         """Extend our IPv6 routes' lives, lie over routes that are new, and make anew what the kernel dropped.
@@ -142,6 +148,8 @@ class RouteEdge:
                 self._build(group, self._wanted[group], strict=False)
             except KernelRefusedError as error:
                 refusal = refusal or error
+            finally:
+                self._tell_leads(group)
         if refusal is not None:
             raise refusal
 
@@ -231,6 +239,9 @@ class RouteEdge:
         checks = [check for bundle, _ in serving for check in bundle.checks()]
         outcomes = [error for error, _ in self._socket.change_many(changes + checks)]
         moved = not any(outcomes[: len(changes)])
+        for (bundle, members), error in zip(serving, outcomes, strict=False):
+            if not error:
+                bundle.members = members
         return moved and all(error in (0, errno.EEXIST) for error in outcomes[len(changes) :])
 
     def _remake(self, group: str, uplinks: tuple[str, ...]) -> bool:
@@ -361,6 +372,14 @@ class RouteEdge:
             self._ipv4_laid = laid
             if self.on_ipv4 is not None:
                 self.on_ipv4(laid)
+
+    def _tell_leads(self, group: str) -> None:
+        bundles = [bundle for bundle in self._bundles.get(group, []) if bundle.laid and bundle.members]
+        leads = frozenset((bundle.ident, len(bundle.laid), bundle.members) for bundle in bundles)
+        if leads != self._leads.get(group, frozenset()):
+            self._leads[group] = leads
+            if self.on_leads is not None:
+                self.on_leads(group, tuple(sorted({one.name for bundle in bundles for one in bundle.members})))
 
 
 def preferred(route: rtnl.Route, metric: int) -> list[str]:

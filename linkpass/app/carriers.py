@@ -1,0 +1,128 @@
+"""How each command of the core is carried out: one method a command, and which edge it asks.
+
+What can be done at once hands its outcome back; what takes longer is started, and tells by an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from linkpass.core import commands as cmd
+from linkpass.core import events as ev
+from linkpass.edges.clock import Clock
+from linkpass.edges.hook import HookEdge
+from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.labels import LabelEdge
+from linkpass.edges.kernel.routes import RouteEdge
+from linkpass.edges.probes import ProbeEdge
+from linkpass.edges.sockets import SocketEdge
+from linkpass.edges.traces import TraceEdge
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Carriers:
+    """Edges that could not be opened are None. `address`: the one that the job's sockets use; `removed`: objects whose
+    removal by others the core knows of and has not answered yet."""
+
+    routes: RouteEdge
+    labels: LabelEdge
+    probes: ProbeEdge | None
+    traces: TraceEdge | None
+    sockets: SocketEdge | None
+    hook: HookEdge
+    journal: JournalEdge
+    clock: Clock
+    address: str
+    removed: set[str]
+    submit: Callable[[ev.Event], None]
+    spawn: Spawn
+
+    def table(self) -> dict[type[cmd.Command], Callable[..., ev.Event | None]]:
+        """What the driver needs: a method for each command."""
+        return {
+            cmd.SetGroup: self._set_group,
+            cmd.SetLabels: self._set_labels,
+            cmd.SetProbes: self._set_probes,
+            cmd.TraceLabels: self._trace,
+            cmd.ResolveUplinks: self._resolve,
+            cmd.CompareFlows: self._compare,
+            cmd.SendNotice: self._send_notice,
+            cmd.Escalate: self._escalate,
+            cmd.Record: self._record,
+        }
+
+    def _set_group(self, command: cmd.SetGroup) -> ev.Event:
+        started_s = self.clock.now_s()
+        self.removed.discard(f"group {command.group}")
+        try:
+            self.routes.set_group(command.group, command.uplinks)
+        except OSError as error:
+            return ev.GroupFailed(cmd_id=command.cmd_id, group=command.group, why=str(error))
+        took_s = self.clock.now_s() - started_s
+        return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group, took_s=took_s)
+
+    def _set_labels(self, command: cmd.SetLabels) -> ev.Event:
+        started_s = self.clock.now_s()
+        self.removed.discard(f"labels {command.peer}")
+        try:
+            self.labels.set_labels(command.peer, command.labels)
+        except (OSError, RuntimeError) as error:
+            return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
+        took_s = self.clock.now_s() - started_s
+        return ev.LabelsProgrammed(cmd_id=command.cmd_id, peer=command.peer, took_s=took_s)
+
+    def _set_probes(self, command: cmd.SetProbes) -> None:
+        if self.probes is not None:
+            self.probes.set_probes(command)
+
+    def _trace(self, command: cmd.TraceLabels) -> ev.Event | None:
+        if self.traces is None:
+            why = "nothing is probed here"
+            return ev.TraceFailed(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=why)
+        self._start(self.traces.trace(command))
+        return None
+
+    def _resolve(self, command: cmd.ResolveUplinks) -> ev.Event | None:
+        """Ask the kernel; where it is too old to answer for a label, trace the first hop instead."""
+        try:
+            found = self.routes.uplink_of(command.peer, self.address, command.labels)
+        except OSError as error:
+            if self.traces is None:
+                return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
+            self._start(self.traces.resolve(command))
+            return None
+        return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found)
+
+    def _compare(self, command: cmd.CompareFlows) -> None:
+        if self.traces is not None and self.sockets is not None:
+            self._start(self.traces.compare(command, self.sockets.flows(command.peer)))
+
+    def _send_notice(self, command: cmd.SendNotice) -> None:
+        if self.probes is not None:
+            self.probes.send_notice(command)
+
+    def _escalate(self, command: cmd.Escalate) -> None:
+        async def tell() -> None:
+            self.submit(await self.hook.escalate(command))
+
+        self._start(tell())
+
+    def _record(self, command: cmd.Record) -> None:
+        self.journal.write(command, self.clock.now_s(), self.clock.wall())
+        log = logger.warning if command.level == "warning" else logger.info
+        log(command.what, why=command.why, cause=command.cause, rung=command.rung)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except (OSError, RuntimeError, ValueError) as error:
+                logger.warning("a question to the fabric failed", error=repr(error))
+
+        self.spawn(guarded())

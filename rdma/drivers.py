@@ -1,0 +1,62 @@
+"""What each driver lets be done to a live queue pair. A table, read from their sources: nothing is ever tried out.
+
+A wrong step kills the connection it should save. What a table does not allow is refused, and where nothing is written,
+the answer is no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+Ability = Literal["tried", "published", "no", "not known"]
+"""`tried`: done in this project's lab; `published`: the interface says so, not yet run on such hardware."""
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """One driver. `label`: its packets pass the kernel's output hook, so that the flow label can be rewritten there.
+    `route`: they follow the kernel's routes (under a VRF). `drain_move`: RTS, SQD, a new address, RTS. `doorbell`: what
+    was posted while the queue stood is sent only after its doorbell is rung. `udp_port`: the UDP source port can be
+    changed in RTS. `never_gives_up`: the retry count that this driver takes for "for ever", None if there is none."""
+
+    name: str
+    label: Ability
+    route: Ability
+    drain_move: Ability
+    udp_port: Ability
+    why: str
+    source: str
+    doorbell: bool = False
+    never_gives_up: int | None = None
+
+
+def _hardware(name: str, drain_move: Ability, udp_port: Ability, why: str, source: str) -> Driver:
+    return Driver(name, "no", "no", drain_move, udp_port, f"its packets do not pass the kernel; {why}", source)
+
+
+DRIVERS: Final[Mapping[str, Driver]] = {
+    one.name: one
+    for one in (
+        Driver("rxe", "tried", "tried", "tried", "no",
+               "software: its packets are the kernel's; an address is changed only when nothing is outstanding",
+               "drivers/infiniband/sw/rxe/rxe_qp.c, rxe_net.c", doorbell=True, never_gives_up=7),
+        _hardware("mlx5", "no", "published", "RTS to SQD is not in its state table, the UDP source port can be changed "
+                  "in RTS", "drivers/infiniband/hw/mlx5/qp.c; rdma-core, mlx5dv_modify_qp_udp_sport(3)"),
+        _hardware("mlx4", "not known", "no", "RTS to SQD exists, a change of address there was never tried",
+                  "drivers/net/ethernet/mellanox/mlx4/qp.c"),
+        _hardware("bnxt_re", "not known", "not known", "nothing was tried", "drivers/infiniband/hw/bnxt_re/ib_verbs.c"),
+        _hardware("irdma", "not known", "not known", "nothing was tried", "drivers/infiniband/hw/irdma/verbs.c"),
+        _hardware("efa", "no", "no", "its transport spreads over paths by itself", "drivers/infiniband/hw/efa"),
+        _hardware("hfi1", "not known", "no", "no Ethernet", "drivers/infiniband/hw/hfi1"),
+    )
+}  # fmt: skip
+UNKNOWN: Final = Driver(
+    "unknown", "not known", "not known", "not known", "not known", "this driver is in no table", "rdma/drivers.py"
+)
+
+
+def of(name: str) -> Driver:
+    """By the name of the RDMA driver (`rdma.counters.table.FAMILIES`)."""
+    return DRIVERS.get(name, UNKNOWN)

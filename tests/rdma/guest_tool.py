@@ -1,0 +1,63 @@
+"""Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
+
+guest_tool.py devices | queue-pairs | counters SECONDS | query PID | slower PID TIMER"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+
+from rdma import uverbs
+from rdma.borrowed import borrowed, device_number, start_ticks
+from rdma.counters.reading import PortReader
+from rdma.devices import devices
+from rdma.nldev import Nldev
+
+RXE = uverbs.DRIVER_IDS["rxe"]
+
+
+def counters(seconds: float) -> dict[str, object]:
+    device = devices()[0]
+    with PortReader(device.ports[0], device.driver) as reader:
+        reader.read(time.monotonic())
+        time.sleep(seconds)
+        window = reader.read(time.monotonic())
+        files = [row.file for row in reader.rows]
+        return {"strange": reader.strange, "files": files, "counted": window.counted, "totals": reader.totals()}
+
+
+def with_file(pid: int, timer: int | None = None) -> list[dict[str, object]]:
+    number, started = device_number("rxe0"), start_ticks(pid)
+    if number is None or started is None:
+        raise SystemExit(f"no device, or no process {pid}")
+    found: list[dict[str, object]] = []
+    with borrowed(pid, started, number) as files:
+        for fd in files:
+            for handle in uverbs.handles(fd, RXE):
+                if timer is not None:
+                    uverbs.modify(fd, handle, RXE, state="RTS", min_rnr_timer=timer)
+                found.append({"fd": fd, "handle": handle, "is": uverbs.query(fd, handle, RXE)})
+    return found
+
+
+def main(argv: list[str]) -> object:
+    match argv:
+        case ["devices"]:
+            return devices()
+        case ["queue-pairs"]:
+            with Nldev() as kernel:
+                return kernel.queue_pairs()
+        case ["counters", seconds]:
+            return counters(float(seconds))
+        case ["query", pid]:
+            return with_file(int(pid))
+        case ["slower", pid, timer]:
+            return with_file(int(pid), int(timer))
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(main(sys.argv[1:]), enc_hook=str))

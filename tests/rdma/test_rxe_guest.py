@@ -1,0 +1,90 @@
+"""The `rdma` package against a real verbs device: soft-RoCE in two guests, an unmodified `ib_write_bw` between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from guest_pair import Pair, Side
+
+pytestmark = pytest.mark.guests
+RUNS_S = 12
+
+
+@dataclass
+class Running:
+    server: int
+    client: int
+
+
+@contextmanager
+def writing(pair: Pair, seconds: int = RUNS_S) -> Iterator[Running]:
+    """`ib_write_bw` from a to b, over the IPv6 GIDs."""
+    words = ["ib_write_bw", "-d", "rxe0", "-F", "-D", str(seconds), "-s", "16384", "-u", "14"]
+    server = pair.b.guest.spawn([*words, "-x", str(pair.b.gid_index(pair.b.v6))], "server")
+    until(lambda: ":18515 " in pair.b.guest.sh("ss -Htln; true"))
+    client = pair.a.guest.spawn([*words, "-x", str(pair.a.gid_index(pair.a.v6)), pair.b.v4], "client")
+    try:
+        until(lambda: len(connected(pair.a)) == 1)
+        yield Running(server, client)
+    finally:
+        for side, pid in ((pair.a, client), (pair.b, server)):
+            if side.guest.wait(pid, 0) is None:
+                side.guest.signal(pid, 9)
+                side.guest.wait(pid, 5)
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def connected(side: Side) -> list[dict[str, Any]]:
+    return [qp for qp in side.tool("queue-pairs") if qp["type"] == "RC" and qp["state"] == "RTS"]
+
+
+def test_the_device_is_soft_roce_on_its_network_device(pair: Pair) -> None:
+    (device,) = pair.a.tool("devices")
+    assert (device["name"], device["driver"], device["netdevs"], device["pci"]) == ("rxe0", "rdma_rxe", ["eth0"], "")
+    (port,) = device["ports"]
+    assert (port["protocol"], port["state"], port["phys_state"]) == ("RoCE", "ACTIVE", "LinkUp")
+    gids = {gid["gid"]: gid for gid in port["gids"]}
+    for address in (pair.a.v6, f"::ffff:{pair.a.v4}"):
+        assert (gids[address]["type"], gids[address]["netdev"]) == ("RoCE v2", "eth0")
+
+
+def test_without_a_program_only_the_kernel_has_queue_pairs(pair: Pair) -> None:
+    assert [(qp["type"], qp["pid"], qp["owner"]) for qp in pair.a.tool("queue-pairs")] == [("GSI", 0, "ib_core")]
+
+
+def test_a_writing_program_is_seen_from_outside(pair: Pair) -> None:
+    with writing(pair) as running:
+        (here,), (there,) = connected(pair.a), connected(pair.b)
+        assert (here["pid"], there["pid"]) == (running.client, running.server)
+        assert (here["rqpn"], there["rqpn"]) == (there["lqpn"], here["lqpn"])
+        until(lambda: connected(pair.a)[0]["sq_psn"] != here["sq_psn"])
+
+        (queried,) = pair.a.tool("query", running.client)
+        found = queried["is"]
+        assert found["to"]["gid"] == pair.b.v6
+        assert found["to"]["sgid_index"] == pair.a.gid_index(pair.a.v6)
+        assert (found["dest_qpn"], found["state"], found["timeout"]) == (there["lqpn"], "RTS", 14)
+
+        (changed,) = pair.a.tool("slower", running.client, 20)
+        assert changed["is"]["min_rnr_timer"] == 20
+        assert changed["is"]["state"] == "RTS"
+
+        counted = pair.a.tool("counters", 1.0)
+        assert counted["strange"] == []
+        assert counted["counted"]["rdma_sent_packets"] > 0
+        assert counted["counted"]["rdma_received_packets"] > 0
+        assert counted["counted"]["retries_exceeded"] == 0
+
+        assert pair.a.guest.wait(running.client, 60) == 0
+        assert pair.b.guest.wait(running.server, 60) == 0
