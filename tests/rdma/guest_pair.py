@@ -17,8 +17,8 @@ from lab.qemu.tap import open_tap
 TOOL = Path(__file__).with_name("guest_tool.py")
 ROOT = Path(__file__).parents[2]
 WIRE = """table netdev wire {
- chain a { type filter hook ingress device "tap-a" priority 0; fwd to "tap-b" }
- chain b { type filter hook ingress device "tap-b" priority 0; fwd to "tap-a" }
+ chain a { type filter hook ingress device "tap-a" priority 0; fwd to "tap-b"; }
+ chain b { type filter hook ingress device "tap-b" priority 0; fwd to "tap-a"; }
 }
 """
 

@@ -1,6 +1,9 @@
 """Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
 
-guest_tool.py devices | queue-pairs | counters SECONDS | query PID | slower PID TIMER"""
+    guest_tool.py devices | queue-pairs | watch PID TIMER
+
+`watch` looks at a program's queue pairs in all the ways that there are, in one go: under emulation a start of Python
+takes longer than all of them."""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from rdma import uverbs
 from rdma.borrowed import borrowed, device_number, start_ticks
 from rdma.counters.reading import PortReader
 from rdma.devices import devices
+from rdma.flows import FlowTable
 from rdma.nldev import Nldev
 
 RXE = uverbs.DRIVER_IDS["rxe"]
@@ -42,6 +46,22 @@ def with_file(pid: int, timer: int | None = None) -> list[dict[str, object]]:
     return found
 
 
+def watch(pid: int, timer: int) -> dict[str, object]:
+    counted = counters(1.0)
+    with Nldev() as kernel:
+        table = FlowTable(kernel)
+        looks = [table.look(time.monotonic())]
+        for _ in range(100):  # a requester sends again from time to time: its number may stand, or go back, for a look
+            time.sleep(0.05)
+            looks.append(table.look(time.monotonic()))
+            if looks[-1] and looks[-1][0].qp.sq_psn != looks[0][0].qp.sq_psn:
+                break
+        return {
+            "first": looks[0], "last": looks[-1], "before": with_file(pid), "after": with_file(pid, timer),
+            "counters": counted, "still": table.look(time.monotonic()),
+        }  # fmt: skip
+
+
 def main(argv: list[str]) -> object:
     match argv:
         case ["devices"]:
@@ -49,12 +69,8 @@ def main(argv: list[str]) -> object:
         case ["queue-pairs"]:
             with Nldev() as kernel:
                 return kernel.queue_pairs()
-        case ["counters", seconds]:
-            return counters(float(seconds))
-        case ["query", pid]:
-            return with_file(int(pid))
-        case ["slower", pid, timer]:
-            return with_file(int(pid), int(timer))
+        case ["watch", pid, timer]:
+            return watch(int(pid), int(timer))
         case _:
             raise SystemExit(__doc__)
 

@@ -21,9 +21,9 @@ def wire() -> Iterator[str]:
     os.close(namespace.create(name))
     try:
         for words in (
-            ["link", "add", "name", "a", "type", "veth", "peer", "name", "b"], ["link", "set", "a", "up"],
-            ["link", "set", "b", "up"], ["addr", "add", "192.0.2.1/24", "dev", "a"],
-            ["neigh", "add", "192.0.2.2", "lladdr", "02:00:00:00:00:02", "dev", "a"],
+            ["link", "add", "near0", "type", "veth", "peer", "name", "far0"], ["link", "set", "near0", "up"],
+            ["link", "set", "far0", "up"], ["addr", "add", "192.0.2.1/24", "dev", "near0"],
+            ["neigh", "add", "192.0.2.2", "lladdr", "02:00:00:00:00:02", "dev", "near0"],
         ):  # fmt: skip
             subprocess.run(["ip", "-n", name, *words], check=True)
         yield name
@@ -33,10 +33,10 @@ def wire() -> Iterator[str]:
 
 @pytest.mark.netns
 def test_a_real_driver_tells_its_names_and_values(wire: str) -> None:
-    with namespace.inside(wire), DeviceStatistics("b") as device:
+    with namespace.inside(wire), DeviceStatistics("far0") as device:
         assert device.driver == "veth"
         before = device.read()
-        assert before["peer_ifindex"] == socket.if_nametoindex("a")
+        assert before["peer_ifindex"] == socket.if_nametoindex("near0")
         received = [name for name in before if name.startswith("rx_queue_") and name.endswith("_xdp_packets")]
         assert received
 
@@ -48,9 +48,9 @@ def test_who_has_nothing_to_tell_says_so(wire: str) -> None:
             DeviceStatistics("nothere").open()
         with pytest.raises(NotToldError, match="lo"):
             DeviceStatistics("lo").open()
-        with DeviceStatistics("b") as device:
-            subprocess.run(["ip", "link", "del", "a"], check=True)
-            with pytest.raises(NotToldError, match="no network device b"):
+        with DeviceStatistics("far0") as device:
+            subprocess.run(["ip", "link", "del", "near0"], check=True)
+            with pytest.raises(NotToldError, match="no network device far0"):
                 device.read()
 
 
