@@ -37,6 +37,7 @@ from lab.netns.removal import check_name, clear_the_way, need_root, remove
 from lab.netns.session import Session
 from lab.netns.state import RUNS, ActiveRecord, State, StoredFabric
 from lab.qemu import hosts
+from lab.qemu.guest import Guest
 from lab.qemu.kernel import prepare
 from topology.model import Fabric
 
@@ -83,6 +84,8 @@ class NetnsLab:
         self._sessions: dict[str, Session] = {}
         self._wanted: dict[str, Forwarding] = {}
         self._lock = threading.RLock()
+        self._booted: list[Guest] = []
+        """Guests that this process has started and has to wait for."""
 
     def __enter__(self) -> NetnsLab:
         return self
@@ -115,7 +118,7 @@ class NetnsLab:
             with build.Builder(self.name, self.fabric, self.plan, kernel, self.guests) as builder:
                 builder.build()
             if self.guests:
-                hosts.boot(self, prepare(), self.guests)
+                hosts.boot(self, prepare(), self.guests, self._booted)
         except BaseException:
             self.down()
             raise
@@ -161,6 +164,9 @@ class NetnsLab:
         """Take everything of this lab away: processes, namespaces, state. No error when there is nothing."""
         self.close()
         remove(self.name, self.run_dir)
+        for guest in self._booted:
+            guest.stop()
+        self._booted.clear()
 
     def close(self) -> None:
         """Let go of descriptors and sockets. The lab stays up; flaps that this process drives end."""

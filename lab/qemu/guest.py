@@ -164,8 +164,12 @@ class Guest:
         return done
 
     def sh(self, script: str, *, timeout_s: float = 30.0, check: bool = True) -> str:
-        """Run a shell script (`set -e`); its output."""
-        return self.run(["sh", "-ec", script], timeout_s=timeout_s, check=check).out
+        """Run a shell script (`set -e`); its output. LabError names the line that failed, as the shell prints it."""
+        done = self.run(["sh", "-exc", script], timeout_s=timeout_s, check=False)
+        if check and done.rc:
+            said = done.err.strip().splitlines()[-2:]
+            raise LabError(f"{self.name}: {' '.join(said) or 'no message'} (status {done.rc})", "")
+        return done.out
 
     def spawn(self, argv: Sequence[str], log: str, *, env: Mapping[str, str] | None = None) -> int:
         """Start a command that goes on; its pid in the guest. `log`: a file below `share` for what it says."""

@@ -40,9 +40,14 @@ def tap_name(device: str) -> str:
     return f"q-{device}"[:15]
 
 
-def boot(lab: NetnsLab, kernel: Kernel, hosts: Sequence[str]) -> None:
-    """Start the hosts' guests, all at once, and give them their addresses and routes. Raises LabError."""
-    guests = {host: _start(lab, kernel, host) for host in hosts}
+def boot(lab: NetnsLab, kernel: Kernel, hosts: Sequence[str], started: list[Guest]) -> None:
+    """Start the hosts' guests, all at once, and give them their addresses and routes. Raises LabError.
+
+    `started`: takes each guest as soon as it runs, for whoever has to end it."""
+    guests = {}
+    for host in hosts:
+        guests[host] = _start(lab, kernel, host)
+        started.append(guests[host])
     _together([lambda g=guest, h=host: _bring_up(lab, g, h) for host, guest in guests.items()])  # type: ignore[misc]
 
 
@@ -69,8 +74,8 @@ def network(fabric: Fabric, plan: Plan, host: str) -> str:
 
 
 def routes(fabric: Fabric, plan: Plan, host: str) -> Iterator[str]:
-    """Next hops, groups and routes, in the VRF's table and in the main one (for programs that know of no VRF). What is
-    there already is replaced, so the same lines put back what the kernel has deleted with a carrier."""
+    """Next hops, groups and routes, in the VRF's table. What is there already is replaced, so the same lines put back
+    what the kernel has deleted with a carrier."""
     wanted = forwarding(fabric, plan, host)
     for hop in wanted.hops:
         yield f"ip {_family(hop.family)} nexthop replace id {hop.id} via {hop.gateway} dev {hop.device} || true"
@@ -78,11 +83,10 @@ def routes(fabric: Fabric, plan: Plan, host: str) -> Iterator[str]:
         members = "/".join(map(str, group.members))
         yield f"ip nexthop replace id {group.id} group {members}"
     for route in wanted.routes:
-        for table in (str(VRF_TABLE), "main"):
-            yield (
-                f"ip {_family(route.family)} route replace {route.prefix} nhid {route.group} src {route.source}"
-                f" table {table}"
-            )
+        yield (
+            f"ip {_family(route.family)} route replace {route.prefix} nhid {route.group} src {route.source}"
+            f" table {VRF_TABLE}"
+        )
 
 
 def _family(family: int) -> str:
@@ -111,6 +115,8 @@ def _settings() -> Iterator[str]:
 def _vrf(plan: Plan, node: NodePlan) -> Iterator[str]:
     yield f"ip link add {VRF} type vrf table {VRF_TABLE}"
     yield f"ip link set {VRF} up"
+    for family in (4, 6):  # for programs that know of no VRF
+        yield f"ip {_family(family)} rule add pref 500 lookup {VRF_TABLE}"
     ends = [wire.both_ways()[wire.b.node == node.name] for wire in plan.wires_of(node.name)]
     for near, _ in ends:  # a port that joins a VRF loses its IPv6 addresses: first join, then address
         yield f"ip link set {near.device} master {VRF}"

@@ -135,7 +135,7 @@ class Agent:
         for event in self._early:
             self.driver.submit(event)
         self._early.clear()
-        for peer in self.config.peers:
+        for peer in self.config.peers if self.attends else ():
             self.submit(ev.PeerKnown(peer=peer, name=self._names.get(peer, "")))
         self.poll()
         self.driver.open()

@@ -70,9 +70,9 @@ def until(true: Callable[[], bool]) -> None:
 def test_guests_reach_one_another_over_either_uplink(lab: NetnsLab) -> None:
     with inside(lab, "host1") as one:
         for address in (lab.address("host2"), lab.address("host2", 4)):
-            one.run(["ping", "-c", "1", "-W", "5", "-I", VRF, address])
+            one.run(["busybox", "ping", "-c", "1", "-W", "5", "-I", VRF, address])
         for leaf in ("leaf1", "leaf2"):
-            one.run(["ping", "-c", "1", "-W", "5", "-I", VRF, lab.address(leaf)])
+            one.run(["busybox", "ping", "-c", "1", "-W", "5", "-I", VRF, lab.address(leaf)])
         devices = json.loads(one.run(["rdma", "-j", "link"]).out)
         assert [(link["ifname"], link["state"], link["netdev"]) for link in devices] == [(RXE, "ACTIVE", VRF)]
 
@@ -86,12 +86,12 @@ def test_a_cable_that_is_pulled_is_pulled_inside_too(lab: NetnsLab) -> None:
     fault = lab.fault(parse_fault("carrier:host1-leaf1", lab.fabric))
     until(lambda: carriers() == "01")
     with inside(lab, "host1") as one:
-        one.run(["ping", "-c", "1", "-W", "5", "-I", VRF, lab.address("leaf2")])
+        one.run(["busybox", "ping", "-c", "1", "-W", "5", "-I", VRF, lab.address("leaf2")])
     fault.undo()
     until(lambda: carriers() == "11")
     with inside(lab, "host1") as one:
         for leaf in ("leaf1", "leaf2"):
-            one.run(["ping", "-c", "2", "-W", "5", "-I", VRF, lab.address(leaf)])
+            one.run(["busybox", "ping", "-c", "2", "-W", "5", "-I", VRF, lab.address(leaf)])
 
 
 def test_commands_reach_a_guest(lab: NetnsLab) -> None:
@@ -108,10 +108,14 @@ def test_a_frozen_host_is_a_frozen_guest(lab: NetnsLab) -> None:
     fault = lab.fault(parse_fault("freeze:host2", lab.fabric))
     assert state_letter(qemu.pid) == "T"
     with inside(lab, "host1") as one:
-        assert one.run(["ping", "-c", "1", "-W", "1", "-I", VRF, lab.address("host2")], check=False).rc == 1
+        assert one.run(["busybox", "ping", "-c", "1", "-W", "1", "-I", VRF, lab.address("host2")], check=False).rc == 1
     fault.undo()
     with inside(lab, "host1") as one:
-        until(lambda: one.run(["ping", "-c", "1", "-W", "2", "-I", VRF, lab.address("host2")], check=False).rc == 0)
+        until(
+            lambda: (
+                one.run(["busybox", "ping", "-c", "1", "-W", "2", "-I", VRF, lab.address("host2")], check=False).rc == 0
+            )
+        )
 
 
 def test_a_guest_that_does_not_come_up_says_why(tmp_path: Path) -> None:
