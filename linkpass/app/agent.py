@@ -114,10 +114,8 @@ class Agent:
             self._watch.open()
             settings = self._settings()
             self._open_steering(settings)
-            if self.off:
-                settings = msgspec.structs.replace(
-                    settings, rungs=tuple(rung for rung in settings.rungs if rung not in self.off)
-                )
+            rungs = tuple(rung for rung in settings.rungs if self.attends and rung not in self.off)
+            settings = msgspec.structs.replace(settings, rungs=rungs)
             self.core = Core(settings)
             self._open_tape(settings)
             self._open_probing(settings)
