@@ -187,7 +187,9 @@ class Trial:
         job = self.jobs[-1] if recovered else self.jobs[-2]
         return judge(
             live, seen, only, job.ranks, stall=stall, recovered=recovered, waited=wait_return, entries=entries,
-            retransmissions=sent_after - sent_before, steps_lost=steps_lost(job.ranks) - lost_before, notes=notes,
+            # One from before may turn out needless only now: that takes nothing from this fault's.
+            retransmissions=max(0, sent_after - sent_before),
+            steps_lost=steps_lost(job.ranks) - lost_before, notes=notes,
             host_address=self.lab.address(place.host) if place.host else "", job=self.jobs.index(job),
         )  # fmt: skip
 
@@ -196,7 +198,7 @@ class Trial:
         before, started_s = self._sent_again(SENT_LOOKS), time.monotonic()
         time.sleep(for_s)
         stall = self.job.stall(started_s, time.monotonic())
-        return stall.seconds, self._sent_again(SENT_LOOKS) - before
+        return stall.seconds, max(0, self._sent_again(SENT_LOOKS) - before)
 
     # inside
     def _sent_again(self, looks: int = 1) -> int:

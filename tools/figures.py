@@ -59,20 +59,24 @@ def others(bench: dict[str, Any]) -> Iterator[str]:
 
 def main(readme: str, *files: str) -> None:
     benches: list[dict[str, Any]] = []
+    later: dict[str, list[str]] = {}
     for file in files:
         bench = json.loads(Path(file).read_text())
-        same = next(
-            (one for one in benches if one["bench"] == bench["bench"] and one["commit"] == bench["commit"]), None
-        )
+        same = next((one for one in benches if one["bench"] == bench["bench"]), None)
         if same is None:
             benches.append(bench)
-        else:  # a later run of the same commit: its rows stand for those of the same name
-            fresh = {row["case"]: row for row in bench["rows"]}
-            same["rows"] = [fresh.get(row["case"], row) for row in same["rows"]]
+            continue
+        # A later run: its rows stand for those of the same name.
+        fresh = {row["case"]: row for row in bench["rows"] if not row["case"].startswith("info-")}
+        same["rows"] = [fresh.get(row["case"], row) for row in same["rows"]]
+        if bench["commit"] != same["commit"]:
+            later.setdefault(bench["commit"], []).extend(fresh)
     machine = benches[0]["machine"]
+    commits = [f"commit {benches[0]['commit'][:9]}"]
+    commits += [f"{', '.join(f'`{case}`' for case in cases)}: commit {commit[:9]}" for commit, cases in later.items()]
     lines = [
         f"Measured by `linkpass lab bench` in the namespace lab on {machine['cores']} cores of {machine['cpu']}, "
-        f"{machine['kernel']}, commit {benches[0]['commit'][:9]}. Daemons and training share the cores.",
+        f"{machine['kernel']}, {'; '.join(commits)}. Daemons and training share the cores.",
         "",
     ]
     for bench in benches:
