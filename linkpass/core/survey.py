@@ -120,18 +120,19 @@ def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
     """Take the kernel's choice of uplinks. What it says while all take part is the plan; later answers only correct
     it."""
     peer = world.table.peer(event.peer)
-    if event.cmd_id < peer.answers_from or not event.uplink_of:
+    told = {label: uplink for label, uplink in event.uplink_of.items() if uplink in world.uplinks}
+    if event.cmd_id < peer.answers_from or not told:
         return
     peer.said.pop("resolve", None)
     peer.resolve_due = False
-    peer.effective = {**peer.effective, **event.uplink_of}
-    picked = frozenset(event.uplink_of.values())
+    peer.effective = {**peer.effective, **told}
+    picked = frozenset(told.values())
     takes_part = frozenset(world.group_members or world.usable_uplinks()) | picked
-    if len(picked) == 1 < len(takes_part) and len(event.uplink_of) >= MANY:
+    if len(picked) == 1 < len(takes_part) and len(told) >= MANY:
         # Chance does not put so many labels on one of several: the others take no part yet, whatever we were told.
         takes_part, peer.resolve_due = picked, True
     if not peer.uplink_of or takes_part >= peer.members:
-        peer.uplink_of, peer.members = {**peer.uplink_of, **event.uplink_of}, takes_part
+        peer.uplink_of, peer.members = {**peer.uplink_of, **told}, takes_part
         world.table.choose(peer, peer.members)
     world.decide_soon(now_s)
 
