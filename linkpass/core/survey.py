@@ -124,8 +124,8 @@ def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
     if event.cmd_id < peer.answers_from or not told:
         return
     peer.said.pop("resolve", None)
-    peer.resolve_due = False
     peer.effective = {**peer.effective, **told}
+    peer.resolve_due = not peer.effective.keys() >= set(peer.pool)
     picked = frozenset(told.values())
     takes_part = frozenset(world.group_members or world.usable_uplinks()) | picked
     if len(picked) == 1 < len(takes_part) and len(told) >= MANY:

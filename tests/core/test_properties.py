@@ -4,7 +4,7 @@ same of the same."""
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from linkpass.core import commands as cmd
@@ -248,10 +248,10 @@ def test_a_steered_host_survives_any_story_and_settles_when_all_is_good(
 @given(events)
 def test_every_event_survives_a_recording(event: Event) -> None:
     text = msgspec.json.encode(event)
+    assume(b'"ttl_s":null' not in text)  # JSON has no infinity and no NaN; none comes off the wire either
     back = msgspec.json.decode(text, type=AnyEvent)
     assert type(back) is type(event)
-    if b'"ttl_s":null' not in text:  # JSON has no infinity; none comes off the wire either
-        assert back == event
+    assert back == event
 
 
 commands: st.SearchStrategy[Command] = st.one_of(
