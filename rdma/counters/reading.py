@@ -53,14 +53,12 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class _File:
-    __slots__ = ("fd", "raw", "row", "still", "value")
+    __slots__ = ("fd", "name", "raw", "row", "value")
 
     def __init__(self, row: Counter, fd: int) -> None:
-        self.row, self.fd = row, fd
+        self.row, self.fd, self.name = row, fd, row.name
         self.raw = b""
         self.value: Value = _FIRST
-        self.still: Value = 0
-        """What it says when the text is the same as before."""
 
 
 class PortReader:
@@ -70,6 +68,8 @@ class PortReader:
         self.port = port
         self._driver = driver
         self._files: list[_File] = []
+        self._still: dict[str, Value] = {}
+        """What each counter says when its text is the same as before."""
         self._at_s: float | None = None
         self.strange: tuple[str, ...] = ()
 
@@ -95,6 +95,7 @@ class PortReader:
         for file in self._files:
             os.close(file.fd)
         self._files.clear()
+        self._still.clear()
 
     def __enter__(self) -> PortReader:
         return self.open()
@@ -117,24 +118,26 @@ class PortReader:
         """What was counted since the last call; of the first call everything is unknown."""
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
-        counted: dict[str, Value] = {}
+        counted = self._still.copy()  # thousands of files are read a second, and few have changed
+        pread = os.pread
         for file in self._files:
             try:
-                raw = os.pread(file.fd, _MOST_BYTES, 0)
+                raw = pread(file.fd, _MOST_BYTES, 0)
             except OSError as error:
                 file.raw, file.value = b"", unreadable(error)
-                counted[file.row.name] = file.value
+                counted[file.name] = self._still[file.name] = file.value
                 continue
-            counted[file.row.name] = file.still if raw == file.raw else self._changed(file, raw, seconds)
+            if raw != file.raw:
+                counted[file.name] = self._changed(file, raw, seconds)
         return Window(self.port.name, now_s, seconds, counted)
 
     def _changed(self, file: _File, raw: bytes, seconds: float) -> Value:
         row = file.row
         before, file.value, file.raw = file.value, to_number(raw), raw
         if row.gauge:
-            file.still = file.value
+            self._still[file.name] = file.value
             return file.value
-        file.still = difference(row, file.value, file.value, seconds)
+        self._still[file.name] = difference(row, file.value, file.value, seconds)
         if isinstance(before, Unknown) and not isinstance(file.value, Unknown):
             return _FIRST
         return difference(row, before, file.value, seconds)
