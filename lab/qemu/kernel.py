@@ -65,17 +65,24 @@ def prepare(folder: Path | None = None) -> Kernel:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         try:
-            package = find_package()
+            ready = _newest_offered(folder)
         except LabError:
-            if (there := _newest(folder)) is not None:
-                return there  # without the network what is there serves
-            raise
-        version = package.removeprefix("linux-image-")
-        ready = _at(folder, version)
-        if not ready.initrd.exists():
-            _fetch(folder, package, ready)
+            there = _newest(folder)
+            if there is not None:
+                ready = there  # without the network what is there serves
+            else:  # a machine whose package lists were never fetched, or are too old
+                _run(["apt-get", "update", "-q"], "the package lists")
+                ready = _newest_offered(folder)
         _refresh_initrd(ready)
         return ready
+
+
+def _newest_offered(folder: Path) -> Kernel:
+    package = find_package()
+    ready = _at(folder, package.removeprefix("linux-image-"))
+    if not ready.initrd.exists():
+        _fetch(folder, package, ready)
+    return ready
 
 
 def find_package() -> str:

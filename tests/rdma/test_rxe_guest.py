@@ -16,25 +16,30 @@ from guest_pair import Pair, Side, Steerer
 from lab.netns import namespace
 
 pytestmark = pytest.mark.guests
-RUNS_S = 40
+LEAST_S = 40
+"""A program runs for so long, and on a machine that emulates slowly for as many times longer."""
+PATIENCE_S = 120.0
 
 
 @dataclass
 class Running:
     server: int
     client: int
+    seconds: int
 
 
 @contextmanager
-def writing(pair: Pair, *more: str, seconds: int = RUNS_S) -> Iterator[Running]:
+def writing(pair: Pair, *more: str) -> Iterator[Running]:
     """`ib_write_bw` from a to b, over the IPv6 GIDs."""
+    there, here = pair.b.gid_index(pair.b.v6), pair.a.gid_index(pair.a.v6)
+    seconds = max(LEAST_S, round(10 * pair.a.tool_s))
     words = ["ib_write_bw", "-d", "rxe0", "-F", "-D", str(seconds), "-s", "16384", "-u", "14", *more]
-    server = pair.b.guest.spawn([*words, "-x", str(pair.b.gid_index(pair.b.v6))], "server")
+    server = pair.b.guest.spawn([*words, "-x", str(there)], "server")
     until(lambda: ":18515 " in pair.b.guest.sh("ss -Htln; true"))
-    client = pair.a.guest.spawn([*words, "-x", str(pair.a.gid_index(pair.a.v6)), pair.b.v4], "client")
+    client = pair.a.guest.spawn([*words, "-x", str(here), pair.b.v4], "client")
     try:
         until(lambda: all(len(connected(side)) == 1 for side in (pair.a, pair.b)))
-        yield Running(server, client)
+        yield Running(server, client, seconds)
     finally:
         for side, pid in ((pair.a, client), (pair.b, server)):
             if side.guest.wait(pid, 0) is None:
@@ -42,7 +47,7 @@ def writing(pair: Pair, *more: str, seconds: int = RUNS_S) -> Iterator[Running]:
                 side.guest.wait(pid, 5)
 
 
-def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     end_s = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end_s
@@ -73,8 +78,8 @@ def test_a_writing_program_is_seen_from_outside(pair: Pair) -> None:
     with writing(pair) as running:
         (there,) = connected(pair.b)
         seen = pair.a.tool("watch", running.client, 20)
-        assert pair.a.guest.wait(running.client, 60) == 0
-        assert pair.b.guest.wait(running.server, 60) == 0
+        assert pair.a.guest.wait(running.client, running.seconds + PATIENCE_S) == 0
+        assert pair.b.guest.wait(running.server, PATIENCE_S) == 0
     (flow,) = seen["last"]
     qp = flow["qp"]
     assert (qp["pid"], there["pid"], flow["program"]) == (running.client, running.server, "ib_write_bw")
@@ -119,8 +124,10 @@ def test_a_planned_move_takes_a_running_program_to_another_address(pair: Pair) -
                 for prefix, verdict in (("fd00:a::/64", "counter drop"), ("fd00:b::/64", "counter")):
                     rule = f"insert rule netdev wire {chain} ip6 saddr {prefix} udp dport 4791 {verdict}"
                     subprocess.run(["nft", rule], check=True)
-        assert pair.a.guest.wait(running.client, 90) == 0, (pair.a.guest.share / "client").read_text()
-        assert pair.b.guest.wait(running.server, 90) == 0
+        assert pair.a.guest.wait(running.client, running.seconds + PATIENCE_S) == 0, (
+            pair.a.guest.share / "client"
+        ).read_text()
+        assert pair.b.guest.wait(running.server, PATIENCE_S) == 0
         here.say("back")  # of a queue pair that is gone
         assert here.answer() != "ok"
     with namespace.inside(pair.wire):
