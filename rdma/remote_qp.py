@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 from rdma import drivers, uverbs
 from rdma.borrowed import NotBorrowedError, borrowed
@@ -57,8 +57,9 @@ class RemoteQp:
             self._change(fd, "stop", lambda: uverbs.modify(fd, self._place.handle, self._driver_id, state="SQD"))
             while uverbs.query(fd, self._place.handle, self._driver_id).sq_draining:
                 if self._clock() - begun_s > within_s:
-                    self._go_on(fd)
-                    raise RefusedError(f"not drained within {within_s:g} s: something is outstanding on a dead path")
+                    self._give_up(fd, within_s)
+                if self._doorbell:  # rxe sees that nothing is left only when its requester runs once more
+                    uverbs.ring(fd, self._place.handle, self._driver_id)
                 self._sleep(DRAIN_POLL_S)
         return self._clock() - begun_s
 
@@ -107,6 +108,14 @@ class RemoteQp:
             raise RefusedError(str(error)) from None
         except OSError as error:
             raise RefusedError(f"queue pair {qp.lqpn}: {error.strerror}") from error
+
+    def _give_up(self, fd: int, within_s: float) -> NoReturn:
+        why = f"not drained within {within_s:g} s: something is outstanding on a dead path"
+        try:
+            self._go_on(fd)
+        except OSError as error:
+            raise RefusedError(f"{why}; and it cannot go on before it is drained: {error.strerror}") from None
+        raise RefusedError(why)
 
     def _change(self, fd: int, what: str, change: Callable[[], None]) -> None:
         self._journal(what, uverbs.query(fd, self._place.handle, self._driver_id).to)
