@@ -76,38 +76,3 @@ class Pair:
         for one in (self.a, self.b):
             one.guest.stop()
         namespace.remove(self.wire)
-
-
-class Steerer:
-    """A running `guest_tool.py steer` in a guest: a line in, its answer out."""
-
-    def __init__(self, side: Side) -> None:
-        self.side = side
-        self._log = side.guest.share / "steer.log"
-        self._told = 0
-        self._pid = 0
-
-    def __enter__(self) -> Steerer:
-        guest = self.side.guest
-        guest.sh("rm -f /tmp/steer; mkfifo /tmp/steer")
-        self._log.unlink(missing_ok=True)
-        run = f"exec 3<>/tmp/steer; exec {sys.executable} {TOOL} steer <&3 >/dev/null 2>/share/steer.log"
-        self._pid = guest.spawn(["sh", "-c", run], "steer.err", env={"PYTHONPATH": str(ROOT)})
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.side.guest.signal(self._pid, 9)
-
-    def say(self, line: str) -> None:
-        self.side.guest.sh(f"echo {line} >/tmp/steer")
-
-    def answer(self, seconds: float = 120.0) -> str:
-        """The next answer."""
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            lines = self._log.read_text().splitlines() if self._log.exists() else []
-            if len(lines) > self._told:
-                self._told += 1
-                return lines[self._told - 1]
-            time.sleep(0.02)
-        raise AssertionError(f"no answer; {(self.side.guest.share / 'steer.err').read_text()}")

@@ -1,10 +1,9 @@
 """Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
 
-    guest_tool.py devices | queue-pairs | watch PID TIMER | steer
+    guest_tool.py devices | queue-pairs | watch PID TIMER
 
 `watch` looks at a program's queue pairs in all the ways that there are, in one go: under emulation a start of Python
-takes longer than all of them. `steer` takes one step of a move a line: `stop PID`, `address GID INDEX`, `resume`,
-`back`, each answered by a line: `ok` or why not."""
+takes longer than all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from rdma.counters.reading import PortReader
 from rdma.devices import devices
 from rdma.flows import FlowTable
 from rdma.nldev import Nldev
-from rdma.remote_qp import RefusedError, RemoteQp
 
 RXE = uverbs.DRIVER_IDS["rxe"]
 
@@ -64,35 +62,6 @@ def watch(pid: int, timer: int) -> dict[str, object]:
         }  # fmt: skip
 
 
-def steer() -> list[str]:
-    """Lines from standard input; all answers as the last word, too."""
-    number = device_number("rxe0")
-    assert number is not None
-    journal: list[str] = []
-    remote: RemoteQp | None = None
-    for line in sys.stdin:
-        words = line.split()
-        try:
-            if words[0] == "stop":
-                with Nldev() as kernel:
-                    (flow,) = [one for one in FlowTable(kernel).look(time.monotonic()) if one.qp.pid == int(words[1])]
-                remote = RemoteQp(flow, "rxe", number, lambda what, before: journal.append(f"{what} at {before.gid}"))
-                remote.stop(5.0)
-            elif remote is None:
-                raise RefusedError("nothing was stopped")
-            elif words[0] == "address":
-                assert flow.to is not None
-                remote.address(msgspec.structs.replace(flow.to.to, gid=words[1], sgid_index=int(words[2])))
-            elif words[0] == "resume":
-                remote.resume()
-            else:
-                remote.back()
-            print("ok", file=sys.stderr, flush=True)
-        except RefusedError as error:
-            print(error, file=sys.stderr, flush=True)
-    return journal
-
-
 def main(argv: list[str]) -> object:
     match argv:
         case ["devices"]:
@@ -102,8 +71,6 @@ def main(argv: list[str]) -> object:
                 return kernel.queue_pairs()
         case ["watch", pid, timer]:
             return watch(int(pid), int(timer))
-        case ["steer"]:
-            return steer()
         case _:
             raise SystemExit(__doc__)
 
