@@ -12,7 +12,8 @@ from typing import Final, Literal
 import msgspec
 
 Ability = Literal["tried", "published", "no", "not known"]
-"""`tried`: done in this project's lab; `published`: the interface says so, not yet run on such hardware."""
+"""`tried`: done on such a device (docs/rdma.md says what the tests prove); `published`: the interface says so, not yet
+run on such hardware."""
 
 
 class Driver(msgspec.Struct, frozen=True):

@@ -72,7 +72,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "rdma.evidence.transmit_wait_ratio": (0, 1),
     "rdma.evidence.symbol_errors_per_s": (0, INF),
     "rdma.evidence.receive_error_ratio": (0, 1),
-    "rdma.evidence.pause_ratio": (0, 1),
     "rdma.evidence.tick_s": (0, 1),
 }
 """Least and greatest value of every number; the kernel's limits where it has some (TCP_RTO_MAX_MS: 1 to 120 s)."""

@@ -71,9 +71,9 @@ def _rows(view: View, key: str) -> list[Row]:
     return list(view.get(key) or ())
 
 
-def _space(view: View, *keys: str) -> tuple[tuple[str, ...], Callable[[Row], tuple[str, ...]]]:
+def _space(view: View, key: str) -> tuple[tuple[str, ...], Callable[[Row], tuple[str, ...]]]:
     """The label of the network namespace and its value in a row; no label where the daemon acts in its own alone."""
-    if any(row.get("netns") for key in keys for row in _rows(view, key)):
+    if any(row.get("netns") for row in _rows(view, key)):
         return ("netns",), lambda row: (row.get("netns") or "",)
     return (), lambda _: ()
 

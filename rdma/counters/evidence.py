@@ -35,8 +35,6 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     symbol_errors_per_s: float = 1.0
     """A link at the allowed bit error rate of 1e-12 has one in 10 s at 100 Gbit/s; error correction hides these."""
     receive_error_ratio: float = 1e-6
-    pause_ratio: float = 0.05
-    """Of the time, in which a priority was not allowed to send. Pauses spread: 5 % here are a queue elsewhere."""
     tick_s: float = 0.0
     """How long a tick of `port_xmit_wait` is on this device; 0: unknown, ticks are shown as ticks."""
 
@@ -54,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One formula: from a window to a figure. `limit` reads its threshold; None: any is too many."""
+    """One formula: from a window to a figure. `limit` reads its threshold; 0: any is too many."""
 
     name: str
     kind: Kind
