@@ -24,6 +24,7 @@ setup-test: $(STAMP)/test ## Install what the tests need on top
 
 $(STAMP)/venv: tools/apt-missing
 	tools/apt-missing nft:nftables
+	@command -v $(PYTHON) >/dev/null || tools/apt-missing --package python3-venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "linkpass needs Python 3.11 or newer: $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/apt-missing --package python3-venv
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
