@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from linkpass.core.commands import CompareFlows, ProbeTarget, ResolveUplinks, SetProbes, TraceLabels
 from linkpass.core.events import FlowCompared, LabelsTraced, ResolveFailed, TraceFailed, UplinksResolved
 from linkpass.core.paths import Hops, Path, Peer
@@ -27,14 +29,17 @@ def attended(world: World, now_s: float) -> list[Peer]:
 
 def survey(world: World, tray: Tray, now_s: float) -> None:
     """Ask what is not known, or was learnt too long ago."""
-    usable = world.usable_uplinks()
+    usable, refreshing = world.usable_uplinks(), False
     for peer in attended(world, now_s):
         if not peer.labelled:
             world.table.choose(peer, world.uplinks)
             continue
         for uplink in usable:
-            age_s = now_s - peer.traced_at_s.get(uplink, float("-inf"))
-            if age_s >= world.settings.limits.retrace_s and _may_ask(peer, f"trace {uplink}", now_s):
+            known = uplink in peer.traced_at_s
+            if known and (refreshing or not _stale(world, peer, uplink, now_s)):
+                continue
+            if _may_ask(peer, f"trace {uplink}", now_s):
+                refreshing = refreshing or known
                 cmd_id = tray.take_id()
                 tray.put(TraceLabels(cmd_id=cmd_id, cause="", peer=peer.address, uplink=uplink, labels=peer.pool))
         unknown = peer.resolve_due or not frozenset(usable) <= peer.members
@@ -45,6 +50,15 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
             since_s = now_s - (peer.compared_at_s if peer.compared_at_s is not None else _traced_at(peer))
             if since_s >= due_s and _may_ask(peer, "compare", now_s):
                 tray.put(CompareFlows(cmd_id=tray.take_id(), cause="", peer=peer.address))
+
+
+def _stale(world: World, peer: Peer, uplink: str, now_s: float) -> bool:
+    """Whether to trace again what is known, one a turn. A trace is a burst of hundreds of packets: each pair has an age
+    of its own, so that hosts that began together do not trace together; while news is bad it waits, not for ever."""
+    age_s, retrace_s = now_s - peer.traced_at_s[uplink], world.settings.limits.retrace_s
+    phase = zlib.crc32(f"{world.settings.address}>{peer.address} {uplink}".encode()) / 2**32
+    due_s = retrace_s * (1 + phase / 2)
+    return age_s >= due_s and (now_s >= world.calm_at_s or age_s >= 2 * due_s)
 
 
 def _traced_at(peer: Peer) -> float:

@@ -98,6 +98,11 @@ class World:
         self._incident_until_s = now_s + INCIDENT_S
         return self._incident
 
+    @property
+    def calm_at_s(self) -> float:
+        """When the last incident ends, unless more bad news comes."""
+        return self._incident_until_s
+
     def decide_soon(self, at_s: float) -> None:
         """Decide at `at_s` at the latest. For bad news that is now: when all events of this moment are in, their sum is
         one decision. Good news may wait for its like (GATHER_S)."""

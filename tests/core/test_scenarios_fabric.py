@@ -208,7 +208,7 @@ def test_carrier_return_is_observed_earned_and_told_last() -> None:
     assert {uplink for ways in sim.flows().values() for uplink, _ in ways} == {"eth1", "eth2"}
     assert moves(sim) == 2
     mark = sim.mark()
-    sim.run(30)
+    sim.run(46)
     assert not sim.since(mark, cmd.SendNotice)
     assert [c for c in sim.since(mark, cmd.TraceLabels) if c.uplink == "eth1"]
 
@@ -523,3 +523,40 @@ def test_one_uplink_for_all_labels_is_no_plan_while_several_should_take_part() -
     sim.run(1)
     over = {(uplink, label) for uplink, label in sim.flows()[sim.address["host2"]]}
     assert over and all(sim.passes(sim.address["host2"], uplink, label) for uplink, label in over)
+
+
+def refreshes(sim: FabricSim, mark: int) -> list[tuple[float, str]]:
+    return [(at_s, f"{c.peer} {c.uplink}") for at_s, c in sim.log[mark:] if isinstance(c, cmd.TraceLabels)]
+
+
+def test_what_is_known_is_traced_again_in_turn_and_not_by_all_hosts_at_once() -> None:
+    stories = []
+    for host, others in (("host1", ("host2", "host3", "host4")), ("host2", ("host1", "host3", "host4"))):
+        sim = FabricSim(host=host, peers=others, active=others).start()
+        mark = sim.mark()
+        sim.run(300)
+        story = refreshes(sim, mark)
+        assert len({at_s for at_s, _ in story}) == len(story), "one at a time"
+        for pair in {pair for _, pair in story}:
+            times = [at_s for at_s, other in story if other == pair]
+            ages = [later - sooner for sooner, later in itertools.pairwise(times)]
+            assert 6 <= len(times) <= 10 and all(30 <= age_s < 60 for age_s in ages)
+        stories.append({at_s for at_s, _ in story})
+    together = [at_s for at_s in stories[0] if any(abs(at_s - other_s) < 0.5 for other_s in stories[1])]
+    assert len(together) < 2 * len(stories[0]) / 3, "of two hosts that look in the same tenth of each second"
+
+
+def test_a_trace_waits_while_news_is_bad_but_not_for_ever() -> None:
+    sim = FabricSim().start()
+    sim.run(25)
+    mark, begun_s = sim.mark(), sim.now_s
+    for _ in range(80):
+        sim.break_("leaf1>spine1")
+        sim.run(0.5)
+        sim.heal()
+        sim.run(0.5)
+    calm = FabricSim().start()
+    calm.run(105)
+    assert not [at_s for at_s, _ in refreshes(sim, mark) if at_s < begun_s + 33]
+    assert {pair for _, pair in refreshes(sim, mark)}
+    assert len(refreshes(sim, mark)) < len(refreshes(calm, 0)) / 2

@@ -328,7 +328,7 @@ def test_labels_that_carry_stay_when_the_fabric_is_traced_anew() -> None:
     before = set(sim.labels[H3])
     mark = sim.mark()
     sim.seeds = {"leaf1": 9, "leaf2": 9}  # switches hash otherwise after a restart
-    sim.run(40)
+    sim.run(50)
     after = set(sim.labels[H3])
     assert len(after & before) >= 2
     assert sim.core.view(sim.now_s).moves == 0

@@ -34,7 +34,7 @@ from linkpass.wire import bpf, probe
 from linkpass.wire.frame import UDP
 
 LATE_S: Final = 0.020
-WINDOW_S: Final = 0.1
+WINDOW_S: Final = 0.05
 HOUSEKEEPING_S: Final = 0.05
 FILTERED_S: Final = 2.0
 
