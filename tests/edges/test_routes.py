@@ -72,7 +72,7 @@ def test_a_group_moves_all_its_routes(edge: RouteEdge) -> None:
         for destination in ("fd00:ff::9", "10.255.0.9"):
             taken = {
                 ip("route", "get", destination, *extra).split(" dev ")[1].split()[0]
-                for extra in [()] + [("sport", str(port), "dport", "9", "ipproto", "tcp") for port in range(1, 60)]
+                for extra in [()] + [("sport", str(port), "dport", "9", "ipproto", "6") for port in range(1, 60)]
             }
             assert taken <= set(uplinks)
 
