@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -35,8 +35,21 @@ PROGRAM = (sys.executable, "-c", "from linkpass.cli import main; main()")
 Scalar = str | int | float | bool
 
 
+class Process(Protocol):
+    """What is used of `subprocess.Popen`, for a daemon wherever it runs."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Entry(msgspec.Struct, frozen=True):
-    """A line of a daemon's journal, and whose it is. `now_s` is the monotonic time of the decision."""
+    """A line of a daemon's journal, and whose it is. `now_s` is the monotonic time of the decision, by our clock."""
 
     seq: int
     now_s: float
@@ -84,7 +97,7 @@ class Daemons:
         self.lab = lab
         self.spec = spec or DaemonSpec()
         self.hosts = tuple(hosts) if hosts is not None else tuple(host.name for host in lab.fabric.hosts)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Process] = {}
         self._key = secrets.token_hex(32)
         self._journals: dict[str, tuple[int, list[Entry]]] = {}
 
@@ -107,7 +120,7 @@ class Daemons:
 
     def write(self, host: str, *, fresh: bool = True) -> Path:
         """Write one host's configuration and key; returns the configuration's path."""
-        folder = self.lab.host_dir(host)
+        folder = self.path(host, "")
         folder.mkdir(parents=True, exist_ok=True)
         if fresh:
             for name in ("journal.jsonl", "journal.jsonl.1", "recording.jsonl", "log"):
@@ -122,7 +135,12 @@ class Daemons:
         return path
 
     def path(self, host: str, name: str) -> Path:
+        """One of a host's files, from here."""
         return self.lab.host_dir(host) / name
+
+    def inside(self, host: str, name: str) -> Path:
+        """The same file as the daemon sees it."""
+        return self.path(host, name)
 
     # asking
     def get(self, host: str, url: str) -> Any:
@@ -204,6 +222,10 @@ class Daemons:
         entries = [entry for host in self.hosts for entry in self._journal_of(host) if entry.now_s >= since_s]
         return sorted(entries, key=lambda entry: entry.now_s)
 
+    def clock_offset_s(self, host: str) -> float:
+        """A host's monotonic clock minus ours."""
+        return 0.0
+
     # ending
     def stop(self, timeout_s: float = 10.0) -> None:
         """SIGTERM: the daemons hand traffic back to the kernel. LabError when one does not end."""
@@ -251,7 +273,7 @@ class Daemons:
 
     # inside
     def _configuration(self, host: str) -> dict[str, dict[str, Any]]:
-        spec, folder = self.spec, self.lab.host_dir(host)
+        spec, folder = self.spec, self.inside(host, "")
         wanted: dict[str, dict[str, Any]] = {
             "": {
                 "mode": spec.mode, "host": host, "address": self.lab.address(host), "rungs": list(spec.rungs),
@@ -263,7 +285,7 @@ class Daemons:
             "auth": {"key_file": str(folder / "key")},
             "tcp_timers": {"enabled": spec.tcp_timers},
             "routes": {"rto_min_ms": spec.rto_min_ms} if spec.rto_min_ms is not None else {},
-            "control": {"socket": str(folder / "control.sock")},
+            "control": {"socket": str(self.inside(host, "control.sock"))},
             "metrics": {"listen": ""},
             "journal": {"dir": str(folder)},
             "recorder": {"file": str(folder / "recording.jsonl")} if spec.record else {},
@@ -281,23 +303,30 @@ class Daemons:
         except FileNotFoundError:
             return entries
         for line in whole.splitlines():
-            entries.append(msgspec.structs.replace(msgspec.json.decode(line, type=Entry), host=host))
+            entry = msgspec.json.decode(line, type=Entry)
+            entries.append(msgspec.structs.replace(entry, host=host, now_s=entry.now_s - self.clock_offset_s(host)))
         self._journals[host] = (offset + len(whole) + bool(whole), entries)
         return entries
 
     def _ask(self, host: str, method: str, url: str, body: str | None = None) -> Any:
+        try:
+            status, said = self.request(host, method, url, body)
+            answer = json.loads(said)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise LabError(f"the daemon of {host} does not answer: {error}", f"see {self.path(host, 'log')}") from error
+        if status >= 400:
+            raise LabError(f"the daemon of {host} refuses {url}: {answer.get('error')}", str(answer.get("hint", "")))
+        return answer
+
+    def request(self, host: str, method: str, url: str, body: str | None = None) -> tuple[int, bytes]:
+        """A request to a host's control socket: (status, body of the answer). OSError, HTTPException."""
         connection = _Connection(self.path(host, "control.sock"))
         try:
             connection.request(method, url, body, {"Content-Type": "application/json"} if body else {})
             response = connection.getresponse()
-            answer = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise LabError(f"the daemon of {host} does not answer: {error}", f"see {self.path(host, 'log')}") from error
+            return response.status, response.read()
         finally:
             connection.close()
-        if response.status >= 400:
-            raise LabError(f"the daemon of {host} refuses {url}: {answer.get('error')}", str(answer.get("hint", "")))
-        return answer
 
     def _last_words(self, host: str) -> str:
         try:

@@ -36,20 +36,28 @@ def start_ticks(pid: int) -> int | None:
 
 
 def device_number(device: str, root: Path = ROOT) -> int | None:
-    """The number of the character device (`/dev/infiniband/uverbsN`) of an RDMA device; None when it has none."""
+    """The number of the character device of an RDMA device; None when it has none."""
+    name = _verbs_name(device, root)
+    text = read_text(root / "class/infiniband_verbs" / name / "dev")
+    if not name or isinstance(text, Unknown):
+        return None
+    major, _, minor = text.partition(":")
+    return os.makedev(int(major), int(minor))
+
+
+def device_file(device: str, root: Path = ROOT) -> str:
+    """`/dev/infiniband/uverbsN`; empty when it has none."""
+    name = _verbs_name(device, root)
+    return f"/dev/infiniband/{name}" if name else ""
+
+
+def _verbs_name(device: str, root: Path) -> str:
     folder = root / "class/infiniband_verbs"
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return None
-    for name in names:
-        if read_text(folder / name / "ibdev") == device:
-            text = read_text(folder / name / "dev")
-            if isinstance(text, Unknown):
-                return None
-            major, _, minor = text.partition(":")
-            return os.makedev(int(major), int(minor))
-    return None
+        return ""
+    return next((name for name in names if read_text(folder / name / "ibdev") == device), "")
 
 
 @contextmanager

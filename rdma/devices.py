@@ -90,12 +90,15 @@ class Device(msgspec.Struct, frozen=True):
 
 def devices(root: Path = ROOT) -> tuple[Device, ...]:
     """All devices, by name; none where the kernel has no RDMA. OSError when that cannot be told."""
-    folder = root / "class/infiniband"
+    return tuple(device(root, name) for name in device_names(root))
+
+
+def device_names(root: Path = ROOT) -> list[str]:
+    """Their names alone, in order: cheap enough to look whether one came or went. OSError as above."""
     try:
-        names = sorted(os.listdir(folder))
+        return sorted(os.listdir(root / "class/infiniband"))
     except FileNotFoundError:
-        return ()
-    return tuple(device(root, name) for name in names)
+        return []
 
 
 def device(root: Path, name: str) -> Device:

@@ -9,6 +9,7 @@ number and the state. Where that fits two, neither is named: a wrong one must ne
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,16 +18,20 @@ from typing import Final
 import msgspec
 
 from rdma import uverbs
-from rdma.borrowed import NotBorrowedError, borrowed, device_number, start_ticks
+from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number, start_ticks
 from rdma.counters.table import FAMILIES
 from rdma.deadline import Deadline, deadline
 from rdma.devices import devices
 from rdma.nldev import Nldev, QueuePair
+from rdma.posted import outstanding
 from rdma.sysfs import ROOT
 from rdma.uverbs import Queried
 
 CONNECTED: Final = frozenset({"RC", "UC", "XRC_INI", "XRC_TGT"})
 PSN_BITS: Final = 24
+SILENT_S: Final = 0.1
+"""A queue pair that has sent nothing new for this long is asked whether anything waits."""
+AGAIN_S: Final = 1.0
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -37,8 +42,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """One queue pair. `to`, `deadline`: None when the program's file could not be asked, `why` says so. `silent_s`: for
-    how long its sequence number has not moved on, None while it was seen only once. `place`: None when not certain."""
+    """One queue pair. `to`, `deadline`: None when the program's file could not be asked, `why` says so. `place`: None
+    when not certain. `silent_s`, `received_s`: for how long it has sent, and received, nothing new; None while it was
+    seen only once. `posted`: requests that wait meanwhile, None when that is not known or was not looked at;
+    `again`: it was seen a moment ago to send something a second time, so something does wait for an answer."""
 
     qp: QueuePair
     program: str
@@ -47,7 +54,16 @@ class Flow(msgspec.Struct, frozen=True):
     place: Place | None = None
     deadline: Deadline | None = None
     silent_s: float | None = None
+    received_s: float | None = None
+    posted: int | None = None
+    again: bool = False
     why: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """It sends nothing new though something waits to be sent or answered."""
+        waits = self.again if self.posted is None else self.posted > 0
+        return self.qp.state == "RTS" and bool(self.silent_s) and waits
 
 
 def ahead(before: int, after: int) -> int:
@@ -73,6 +89,9 @@ def match(qps: Iterable[QueuePair], seen: Mapping[Place, Queried]) -> dict[int, 
 class _Known(msgspec.Struct):
     psn: int
     moved_s: float
+    rq_psn: int
+    received_s: float
+    again_s: float = -math.inf
     looks: int = 0
     to: Queried | None = None
     place: Place | None = None
@@ -107,13 +126,18 @@ class FlowTable:
         return [self._flow(key, qp, now_s) for key, qp in found]
 
     def _moved(self, key: Key, qp: QueuePair, now_s: float) -> _Known:
-        psn = qp.sq_psn or 0
+        psn, rq_psn = qp.sq_psn or 0, qp.rq_psn or 0
         one = self._known.get(key)
         if one is None:
-            return _Known(psn, now_s)
+            return _Known(psn, now_s, rq_psn, now_s)
         one.looks += 1
-        if ahead(one.psn, psn) > 0:  # a requester that sends again goes back first: that is no progress
-            one.psn, one.moved_s = psn, now_s
+        step = ahead(one.psn, psn)
+        if step > 0:
+            one.psn, one.moved_s, one.again_s = psn, now_s, -math.inf
+        elif step < 0:  # a requester that sends again goes back first: that is no progress
+            one.again_s = now_s
+        if ahead(one.rq_psn, rq_psn) > 0:
+            one.rq_psn, one.received_s = rq_psn, now_s
         return one
 
     def _ask(self, found: list[tuple[Key, QueuePair]]) -> None:
@@ -158,10 +182,16 @@ class FlowTable:
 
     def _flow(self, key: Key, qp: QueuePair, now_s: float) -> Flow:
         one = self._known[key]
+        silent_s = now_s - one.moved_s if one.looks else None
+        posted = None
+        if silent_s is not None and silent_s >= SILENT_S and self.family(qp.device) == "rxe":
+            here = sum(k[0] == key[0] and k[2:] == key[2:] for k in self._known)
+            posted = outstanding(qp.pid, device_file(qp.device, self._root), here)
         waits = deadline(one.to.timeout, one.to.retry_count, self.family(qp.device)) if one.to is not None else None
         return Flow(
             qp=qp, program=_program(qp.pid), started=key[3], to=one.to, place=one.place, deadline=waits,
-            silent_s=now_s - one.moved_s if one.looks else None, why=one.why,
+            silent_s=silent_s, received_s=now_s - one.received_s if one.looks else None, posted=posted,
+            again=now_s - one.again_s <= AGAIN_S, why=one.why,
         )  # fmt: skip
 
 

@@ -184,6 +184,18 @@ class Guest:
     def signal(self, pid: int, number: int) -> None:
         self.ask(15.0, signal=number, pid=pid)
 
+    def http(self, socket_path: str, method: str, url: str, body: str = "") -> tuple[int, bytes]:
+        """A request to a unix socket in the guest: (status, body of the answer)."""
+        head = f"{method} {url} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n"
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body.encode())}\r\n"
+        raw = str(self.ask(20.0, unix=socket_path, send=f"{head}\r\n{body}")["out"]).encode()
+        first, _, rest = raw.partition(b"\r\n")
+        words = first.split()
+        if len(words) < 2 or not words[1].isdigit():
+            raise LabError(f"{self.name}: {socket_path} does not speak HTTP")
+        return int(words[1]), rest.partition(b"\r\n\r\n")[2]
+
     def clock_offset_s(self, looks: int = 5) -> tuple[float, float]:
         """(the guest's monotonic clock minus ours, half of a question's way there and back): the best of some looks."""
         best = (0.0, float("inf"))

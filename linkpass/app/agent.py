@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,7 +57,9 @@ class Agent:
         spawn: Spawn,
         timers: TcpTimerEdge | None,
         record_to: str = "",
+        also_active: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
+        """`also_active`: peers to which data flows past the kernel's sockets, and whether it has advanced."""
         self.config = config
         self.namespace = namespace
         self.journal = journal
@@ -73,6 +75,7 @@ class Agent:
         self._spawn = spawn
         self._timers = timers
         self._record_to = record_to
+        self._also_active = also_active
         self._tape: RecorderEdge | None = None
         self._opened_s = 0.0
         self._refreshed_s = 0.0
@@ -87,14 +90,20 @@ class Agent:
             ],
             own_port_ids=lambda: {self._routes.port_id},
             owners=lambda thing: self._routes.owners(thing),
+            vrf=config.routes.vrf,
         )
         self._watch.on_routes = self._on_routes
-        self._routes = RouteEdge(config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms)
+        self._routes = RouteEdge(
+            config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms, vrf=config.routes.vrf
+        )
         self._guardian = Guardian()
         self._routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
         self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(
-            probe_port=config.probing.port, protocols=(config.probing.protocol,), emit=self._from_watch
+            probe_port=config.probing.port,
+            protocols=(config.probing.protocol,),
+            emit=self._from_watch,
+            vrf=config.routes.vrf,
         )
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
@@ -142,7 +151,7 @@ class Agent:
         """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
         now_s = self._clock.now_s()
         if self._sockets is not None:
-            self._sockets.poll(now_s)
+            self._sockets.poll(now_s, self._also_active())
             self._tune()
         self._try(self._watch.resolve_gateways)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
@@ -262,7 +271,7 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         probes = ProbeEdge(settings, key, self.submit, self._clock.now_s)
-        traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s)
+        traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf)
         try:
             probes.open()
             traces.open()

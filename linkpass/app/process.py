@@ -22,10 +22,10 @@ from linkpass import __version__, log
 from linkpass.app.agent import Agent, journal_folder
 from linkpass.app.namespace import Namespace
 from linkpass.app.picture import netns_rows, picture
+from linkpass.app.rdma import Rdma
 from linkpass.config import Config
 from linkpass.core.events import Event
 from linkpass.edges.clock import Clock
-from linkpass.edges.counters import CounterEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.routes import RouteEdge
@@ -60,7 +60,7 @@ class Daemon:
         self._journal = JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
         self._undo: UndoJournal | None = None
         self._timers: TcpTimerEdge | None = None
-        self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
+        self._rdma = Rdma(config, self._clock, lambda event: self._agents[0].submit(event))
         self._agents: list[Agent] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []
@@ -114,8 +114,7 @@ class Daemon:
         self._called = self._names()
         for name in ("", *self.config.netns):
             self._attend(name)
-        if self._counters is not None:
-            self._counters.open()
+        self._rdma.open()
         for note in self._all_notes():
             logger.warning(note)
 
@@ -134,6 +133,7 @@ class Daemon:
             spawn=self._spawn,
             timers=self._timers,
             record_to=self.config.recorder.file if not name else "",
+            also_active=self._rdma.peers if not name else dict,
         )
         try:
             agent.open()
@@ -199,16 +199,14 @@ class Daemon:
             self._visit()
             for agent in self._agents:
                 agent.poll()
-            if self._counters is not None:
-                for line in self._counters.poll(self._clock.now_s()):
-                    logger.warning(line)
+            for line in self._rdma.poll():
+                logger.warning(line)
             notifier.watchdog()
 
     def _close(self) -> None:
+        self._rdma.close()
         for agent in self._agents:
             agent.close()
-        if self._counters is not None:
-            self._counters.close()
         if self._timers is not None:
             self._timers.close()
         if self._undo is not None:
@@ -247,7 +245,7 @@ class Daemon:
         shown = picture(self._agents, self._clock.now_s(), self._started_s)
         shown["notes"] = self._all_notes()
         shown["version"] = __version__
-        shown["rdma"] = self._rdma()
+        shown["rdma"] = self._rdma.view(shown["rungs"])
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
         return shown
@@ -293,12 +291,11 @@ class Daemon:
     def metrics(self) -> bytes:
         from linkpass.edges.metrics import exposition
 
-        return exposition(lambda: {**picture(self._agents, self._clock.now_s(), self._started_s), "rdma": self._rdma()})
+        def seen() -> dict[str, Any]:
+            shown = picture(self._agents, self._clock.now_s(), self._started_s)
+            return {**shown, "rdma": self._rdma.view(shown["rungs"])}
 
-    def _rdma(self) -> Mapping[str, Any]:
-        if self._counters is None:
-            return {"why": "off in the configuration", "devices": []}
-        return self._counters.snapshot()
+        return exposition(seen)
 
     async def submit(self, event: Event) -> Mapping[str, Any]:
         """Hand an operator's event to every core, and say what was decided within the same turns."""
@@ -330,7 +327,7 @@ def cleanup(config: Config) -> list[str]:
     for name in ("", *config.netns):
         space = Namespace(name)
         with space:
-            routes = RouteEdge(config.prefixes, metric=config.routes.metric)
+            routes = RouteEdge(config.prefixes, metric=config.routes.metric, vrf=config.routes.vrf)
             routes.open()
             try:
                 removed = routes.sweep() + LabelEdge(probe_port=config.probing.port).sweep()

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from topology.model import Fabric
 
 Row = Mapping[str, Any]
+FLOWS_SHOWN = 16
+"""RDMA flows shown unless all are asked for: a job has hundreds, and they are alike."""
 
 STYLES = {
     "up": "green", "good": "green", "usable": "green", "armed": "green", "yes": "green", "act": "green",
     "down": "red", "blackhole": "red", "unusable": "red", "off": "red", "silent": "red", "stood down": "red",
+    "stands": "red",
     "held": "yellow", "watch": "yellow", "lossy": "yellow", "queueing": "yellow", "drained": "yellow", "no": "yellow",
     "unknown": "dim", "-": "dim", "observe": "cyan",
 }  # fmt: skip
@@ -72,7 +75,7 @@ def table(title: str, *columns: str, rows: Iterable[Sequence[Any]]) -> Table:
 def status_of(view: Row, *, everything: bool) -> RenderableType:
     """The whole status. Links and peers that are well are left out unless `everything`."""
     parts: list[RenderableType] = [*_head(view), _uplinks(view)]
-    for part in (_peers, _links, _rdma, _namespaces, _steering):
+    for part in (_peers, _links, _rdma, _flows, _namespaces, _steering):
         made = part(view, everything=everything)
         if made is not None:
             parts += ["", made]
@@ -189,6 +192,35 @@ def _rdma(view: Row, *, everything: bool) -> RenderableType | None:
         return Text(rdma["why"]) if rdma.get("why") else None
     title = "RDMA ports" + (f" ({rdma['why']})" if rdma.get("why") else "")
     return table(title, "port", "protocol", "driver", "state", "speed", "devices", "counters say", rows=rows)
+
+
+def _flows(view: Row, *, everything: bool) -> RenderableType | None:
+    rdma = view.get("rdma") or {}
+    every = rdma.get("flows") or ()
+    shown = [row for row in every if everything or row["stands"]] or every[:FLOWS_SHOWN]
+    rows = [
+        (
+            f"{row['program'] or '?'} {row['pid']}",
+            f"{row['device']} {row['qpn']}",
+            row["peer"] or "?",
+            word("stands" if row["stands"] else "good" if row["silent_s"] == 0 else "idle"),
+            _patience(row),
+            " ".join(name for name, why in row["rungs"].items() if not why) or "-",
+            "; ".join(f"no {name}: {why}" for name, why in row["rungs"].items() if why),
+        )
+        for row in shown
+    ]
+    if not rows:
+        return None
+    title = f"RDMA flows ({len(every)})" + (f" ({rdma['flows_why']})" if rdma.get("flows_why") else "")
+    return table(title, "program", "queue pair", "peer", "state", "gives up", "moved by", "why not", rows=rows)
+
+
+def _patience(row: Row) -> str:
+    """When its transport gives up: counted from the last answer, or what is left of it while nothing advances."""
+    if row["left_s"] is not None:
+        return f"{seconds(row['left_s'])} left"
+    return "never" if row["never_gives_up"] else seconds(row["gives_up_after_s"])
 
 
 def _namespaces(view: Row, *, everything: bool) -> RenderableType | None:

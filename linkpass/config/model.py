@@ -39,6 +39,8 @@ class TcpTimers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Routes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: int = 76
     """Preference of our routes: must be below the metric of the routes that they lie over."""
+    vrf: str = ""
+    """Name of the VRF device to which the fabric's uplinks belong; empty: none, and the main table counts."""
     rto_min_ms: int | None = None
     """`rto_min` on our routes, for kernels that have no socket option for it."""
 
@@ -82,6 +84,8 @@ class Escalation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counters: bool = True
     """Read the counters of RDMA ports once a second; nothing is changed."""
+    flows: bool = True
+    """Look at this host's queue pairs a few times a second: whom they talk to, and whether they advance."""
     evidence: Thresholds = Thresholds()
 
 

@@ -88,6 +88,24 @@ class PeerFiltered(Event, frozen=True):
     why: str = ""
 
 
+class FlowStands(Event, frozen=True):
+    """An RDMA flow (`flow`: program, pid, queue pair) has sent nothing new for `silent_s` though work waits. `left_s`:
+    until its transport may give up, None: never, or not known. Told again and again while it lasts."""
+
+    peer: str
+    flow: str
+    silent_s: float
+    left_s: float | None = None
+
+
+class FlowGoes(Event, frozen=True):
+    """It goes on, or is gone."""
+
+    peer: str
+    flow: str
+    why: str = ""
+
+
 # paths
 class LabelsTraced(Event, frozen=True):
     """Hop-limited traces of labels over one uplink: label -> names of the nodes in order, None where a hop was mute.
@@ -254,7 +272,8 @@ class Deadline(Event, frozen=True):
 
 AnyEvent = (
     UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData | PeerFiltered
-    | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow
-    | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed
-    | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
+    | FlowStands | FlowGoes | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence
+    | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested
+    | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
+    | Deadline
 )  # fmt: skip

@@ -108,6 +108,14 @@ def on_answer(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
         somebody_speaks(world, now_s)
 
 
+def witnesses(world: World, peer: Peer) -> tuple[list[str], int]:
+    """The uplinks of a silent peer over which others answer, and how many others do: then it is no fault of ours."""
+    speaking = [other for other in world.table.peers.values() if other.silent_since_s is None]
+    answering = {path.uplink for other in speaking for path in other.used() if path.answers}
+    count = sum(any(path.answers for path in other.used()) for other in speaking)
+    return sorted({path.uplink for path in peer.used()} & answering), count
+
+
 def deadlines(world: World) -> list[float]:
     return [peer.judge_at_s for peer in world.table.peers.values() if peer.judge_at_s is not None]
 
@@ -133,15 +141,12 @@ def judge(world: World, tray: Tray, now_s: float) -> None:
             what = f"{peer.title()} stays silent; nothing had been exchanged with it lately"
             tray.record(peer.cause, what, "a daemon that died looks the same: not given up", element=peer.title())
             continue
-        speaking = [other for other in world.table.peers.values() if other.silent_since_s is None]
-        answering = {path.uplink for other in speaking for path in other.used() if path.answers}
-        shared = sorted({path.uplink for path in peer.used()} & answering)
+        shared, count = witnesses(world, peer)
         if not shared:
             why = "no other peer answers over the same uplinks: the fault may be this host's"
             tray.record(peer.cause, f"{peer.title()} stays silent", why, element=peer.title(), level="warning")
             continue
         peer.escalated = True
-        count = sum(any(path.answers for path in other.used()) for other in speaking)
         evidence = (
             f"silent on all {len(peer.in_use)} paths for {now_s - since_s:.2f} s",
             f"{count} other peer(s) answer over {', '.join(shared)}",

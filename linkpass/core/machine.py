@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from linkpass.core import events as ev
-from linkpass.core import health, hosts, steer, survey
+from linkpass.core import flows, health, hosts, steer, survey
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
@@ -52,6 +52,8 @@ class Core:
             ev.PeerBack: self._on_peer_back,
             ev.PeerData: lambda e, now: hosts.on_data(self.world, e, now),
             ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
+            ev.FlowStands: lambda e, now: flows.on_stands(self.world, self._tray, e, now),
+            ev.FlowGoes: lambda e, now: flows.on_goes(self.world, self._tray, e, now),
             ev.LabelsTraced: self._on_traced,
             ev.TraceFailed: lambda e, now: survey.on_trace_failed(self.world, self._tray, e),
             ev.UplinksResolved: self._on_resolved,

@@ -76,6 +76,8 @@ class World:
         """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""
         self.planned: frozenset[tuple[str, str, int]] = frozenset()
         """(peer, uplink, label) of the paths that are being probed now."""
+        self.standing: dict[str, tuple[str, str]] = {}
+        """RDMA flows that stand -> what was said of them, and its cause."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None

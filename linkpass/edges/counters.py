@@ -13,7 +13,7 @@ import msgspec
 
 from rdma.counters.evidence import Finding, Thresholds, figures, findings
 from rdma.counters.reading import PortReader, Window
-from rdma.devices import Device, Rate, devices
+from rdma.devices import Device, Rate, device_names, devices
 from rdma.sysfs import ROOT, Text, Unknown, after_colon, read_text
 
 NO_RDMA = "no RDMA device on this host"
@@ -41,6 +41,7 @@ class CounterEdge:
             self.why = f"RDMA devices cannot be looked at: {error.strerror}"
             return
         if not self._devices:
+            self.why = NO_RDMA
             return
         self.why = ""
         for device in self._devices:
@@ -58,9 +59,14 @@ class CounterEdge:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+        self._windows.clear()
+        self._states.clear()
 
     def poll(self, now_s: float) -> list[str]:
         """Read every port; a line for each finding that is new, and for each that is over."""
+        if self._changed():
+            self.close()
+            self.open()
         seen: dict[tuple[str, str], Finding] = {}
         for name, reader in self._readers.items():
             self._states[name] = after_colon(read_text(reader.port.folder / "state"))
@@ -71,6 +77,13 @@ class CounterEdge:
         lines += [f"{port}: {what} is below its limit again" for port, what in self._found if (port, what) not in seen]
         self._found = seen
         return lines
+
+    def _changed(self) -> bool:
+        """A device came, or went."""
+        try:
+            return device_names(self._root) != [device.name for device in self._devices]
+        except OSError:
+            return False
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data for people and for metrics. What is unknown is None, its reason in `unknown`."""

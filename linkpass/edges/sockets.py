@@ -13,7 +13,7 @@ import ipaddress
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -141,8 +141,11 @@ class SocketEdge:
             self._table.close()
             self._table = None
 
-    def poll(self, now_s: float) -> None:
-        """Read the table. A read that fails is counted, and what was known stays."""
+    def poll(self, now_s: float, also: Mapping[str, bool] | None = None) -> None:
+        """Read the table. A read that fails is counted, and what was known stays.
+
+        `also`: peers to which data flows past the kernel's sockets, and whether it has advanced since the last poll."""
+        also = self._inside(also or {})
         if self._table is None or not self._prefixes:
             return
         try:
@@ -154,13 +157,22 @@ class SocketEdge:
         self.polled_s = now_s
         # A socket that nobody holds any more (inode 0) is the kernel's to finish, not a connection of the job.
         self._connections = tuple(c for c in found if c.dst != self._own and c.inode)
-        active = tuple(sorted({c.dst for c in self._connections}))
+        active = tuple(sorted({c.dst for c in self._connections} | also.keys()))
         for peer in self._flows.keys() - set(active):
             del self._flows[peer]  # the core forgets it, too
         if active != self._active:
             self._active = active
             self._emit(PeersActive(peers=active))
-        self._tell_growth()
+        self._tell_growth(also)
+
+    def _inside(self, peers: Mapping[str, bool]) -> dict[str, bool]:
+        """Those of the configured prefixes."""
+        networks = [ipaddress.ip_network(prefix) for prefix in self._prefixes]
+        return {
+            peer: advanced
+            for peer, advanced in peers.items()
+            if peer != self._own and any(ipaddress.ip_address(peer) in network for network in networks)
+        }
 
     def flows(self, peer: str) -> tuple[FlowKey, ...]:
         """The peer's connections at the last poll."""
@@ -174,11 +186,11 @@ class SocketEdge:
         """All of the last poll, with their counters."""
         return self._connections
 
-    def _tell_growth(self) -> None:
+    def _tell_growth(self, also: Mapping[str, bool]) -> None:
         before, self._bytes = self._bytes, {c.cookie: c.acked_bytes + c.received_bytes for c in self._connections}
         if before is None:
             return  # how much of their lives' bytes is recent is not known
-        grown: dict[str, int] = {}
+        grown = {peer: int(advanced) for peer, advanced in also.items()}
         for c in self._connections:
             growth = self._bytes[c.cookie] - before.get(c.cookie, min(c.acked_bytes, OPENING_SYN_BYTES))
             grown[c.dst] = grown.get(c.dst, 0) + growth

@@ -46,7 +46,8 @@ _NUD_CONFIRMED: Final = 0x01 | 0x02 | 0x08 | 0x10 | 0x40 | 0x80
 """Incomplete (being asked for), reachable, delay, probe, noarp, permanent; neither stale nor failed."""
 _NTF_USE: Final = 0x01
 
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU = 1, 3, 4
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO = 1, 3, 4, 18
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_VRF_TABLE = 1, 2, 1
 _NDA_DST, _NDA_LLADDR = 1, 2
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
 _RTA_PREFSRC, _RTA_METRICS, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA = 7, 8, 9, 12, 15, 18
@@ -98,6 +99,8 @@ class Link:
     family: int = 0
     """0 for the device itself. A bridge tells of its ports in messages of family AF_BRIDGE: leaving a bridge reads like
     the end of the device there."""
+    vrf_table: int = 0
+    """The routing table of a VRF device; 0 for any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,16 @@ def parse_link(body: bytes) -> Link:
         mtu=_number(found.get(_IFLA_MTU)),
         loopback=bool(flags & _IFF_LOOPBACK),
         family=family,
+        vrf_table=_vrf_table(found.get(_IFLA_LINKINFO, b"")),
     )
+
+
+def _vrf_table(info: bytes) -> int:
+    """Of IFLA_LINKINFO (Documentation/networking/vrf.rst)."""
+    told = dict(attributes(info, 0))
+    if told.get(_IFLA_INFO_KIND, b"").rstrip(b"\0") != b"vrf":
+        return 0
+    return _number(dict(attributes(told.get(_IFLA_INFO_DATA, b""), 0)).get(_IFLA_VRF_TABLE))
 
 
 def parse_neighbour(body: bytes) -> Neighbour:
@@ -357,8 +369,10 @@ def route(
     return body
 
 
-def route_lookup(destination: str, *, source: str = "", label: int | None = None, protocol: int = 0) -> bytes:
-    """RTM_GETROUTE: which way a packet would take.
+def route_lookup(
+    destination: str, *, source: str = "", label: int | None = None, protocol: int = 0, device: int = 0
+) -> bytes:
+    """RTM_GETROUTE: which way a packet would take. `device`: index of the VRF in which to look; 0: by the rules.
 
     Without a protocol the answer holds for packets that a netfilter output hook sends through routing again: that
     lookup knows addresses, label and mark only (ip6_route_me_harder). A kernel before 6.14 does not know the label: it
@@ -368,6 +382,8 @@ def route_lookup(destination: str, *, source: str = "", label: int | None = None
     body += nla(_RTA_DST, _packed(destination))
     if source:
         body += nla(_RTA_SRC, _packed(source))
+    if device:
+        body += nla(_RTA_OIF, _U32.pack(device))
     if protocol:
         body += nla(_RTA_IP_PROTO, bytes((protocol,)))
     if label is not None:

@@ -5,13 +5,15 @@
     {"id": 3, "signal": 9, "pid": 71}                      -> {"id": 3, "rc": 0}
     {"id": 4, "wait": 71, "timeout_s": 5.0}                -> {"id": 4, "rc": -9}
     {"id": 5, "clock": true}                               -> {"id": 5, "monotonic_s": 12.5}
-    what went wrong                                        -> {"id": 6, "error": "..."}
+    {"id": 6, "unix": "/run/x", "send": "GET ..."}         -> {"id": 6, "out": "HTTP/1.1 200 ..."}
+    what went wrong                                        -> {"id": 7, "error": "..."}
 
 Needs the standard library alone and is started without site-packages: under emulation each import counts."""
 
 import glob
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -28,6 +30,18 @@ def find_port() -> str:
                     return "/dev/" + path.split("/")[-2]
         time.sleep(0.02)
     raise SystemExit("no port of the agent's name")
+
+
+def ask_socket(path: str, text: str) -> str:
+    """Say something to a unix socket; all that it answers until it closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        channel.settimeout(10.0)
+        channel.connect(path)
+        channel.sendall(text.encode())
+        answer = b""
+        while data := channel.recv(65536):
+            answer += data
+    return answer.decode(errors="replace")
 
 
 class Agent:
@@ -101,6 +115,8 @@ class Agent:
         if "signal" in request:
             os.kill(request["pid"], request["signal"])
             return {"rc": 0}
+        if "unix" in request:
+            return {"out": ask_socket(request["unix"], request["send"])}
         if "clock" in request:
             return {"monotonic_s": time.monotonic()}
         raise ValueError(f"nothing to do in {sorted(request)}")

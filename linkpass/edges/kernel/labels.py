@@ -50,7 +50,11 @@ class LabelEdge:
         timeout_s: float = TIMEOUT_S,
         table: str = TABLE,
         emit: Callable[[Event], None] | None = None,
+        vrf: str = "",
     ) -> None:
+        """`vrf`: a packet that leaves through this device passes the hook twice; the second time counts, when its
+        uplink is known (vrf_output6_direct, drivers/net/vrf.c)."""
+        self._vrf = vrf
         self._probe_port = probe_port
         self._protocols = tuple(protocols)
         self._timeout_ms = int(timeout_s * 1000)
@@ -214,9 +218,11 @@ class LabelEdge:
     def _rules(self) -> str:
         protocols = ", ".join(self._protocols)
         flow = "ip6 flowlabel"
-        if not _auto_labels():  # every label is 0 then: tell flows apart by their ports
+        if "udp" in self._protocols or not _auto_labels():
+            # RoCE's queue pairs and most of UDP have label 0 (as all has without auto_flowlabels): ports differ
             flow = "ip6 flowlabel . th sport . th dport"
         table = f"ip6 {self._table}"
+        once = f'    oifname "{self._vrf}" accept\n' if self._vrf else ""
         return f"""add table {table}
 delete table {table}
 table {table} {{
@@ -226,7 +232,7 @@ table {table} {{
   }}
   chain output {{
     type route hook output priority -150; policy accept;
-    meta l4proto != {{ {protocols} }} accept
+{once}    meta l4proto != {{ {protocols} }} accept
     th dport {self._probe_port} accept
     @nh,16,16 set ip6 daddr . jhash {flow} mod {BUCKETS} seed {SEED:#x} map @{MAP} @nh,8,8 set @nh,8,8 & 0xf0
   }}

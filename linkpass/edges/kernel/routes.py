@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from linkpass.edges.kernel.bundle import Bundle, Exit, Ids
 from linkpass.edges.kernel.originals import Network, contains, effective_metric, families, originals
 from linkpass.edges.kernel.sock import KernelRefusedError, RequestSocket
+from linkpass.edges.kernel.vrf import Vrf, find
 from linkpass.wire import rtnl
 
 PROTOCOL = 76
@@ -64,13 +65,14 @@ class RouteEdge:
         metric: int,
         rto_min_ms: int | None = None,
         expires_s: int = EXPIRES_S,
-        table: int = rtnl.TABLE_MAIN,
+        vrf: str = "",
     ) -> None:
+        """`vrf`: the device of the VRF whose routes these are; empty: the main table's."""
         self._prefixes: list[Network] = [ipaddress.ip_network(prefix) for prefix in prefixes]
         self._metric = metric
         self._rto_min_ms = rto_min_ms
         self._expires_s = expires_s
-        self._table = table
+        self._vrf_name, self._vrf = vrf, Vrf()
         self._socket = RequestSocket()
         self._ways: dict[str, Way] = {}
         self._wanted: dict[str, tuple[str, ...]] = {}
@@ -90,6 +92,7 @@ class RouteEdge:
 
         Raises KernelRefusedError."""
         self._socket.open()
+        self._vrf = find(self._socket, self._vrf_name)
 
     def close(self) -> None:
         self._socket.close()
@@ -106,7 +109,7 @@ class RouteEdge:
         """The groups that a route (by destination and metric) or a next hop (by id) in the kernel belongs to."""
         if isinstance(thing, rtnl.NextHop):
             return tuple(g for g, made in self._bundles.items() if any(thing.id in one.ids() for one in made))
-        if thing.metric != self._metric or thing.table != self._table:
+        if thing.metric != self._metric or thing.table != self._vrf.table:
             return ()
         return tuple(g for g, made in self._bundles.items() if any(thing.destination in one.laid for one in made))
 
@@ -114,7 +117,7 @@ class RouteEdge:
         """Others' routes to the prefixes that lead over a gateway, the best of each destination, the longest first."""
         found: list[rtnl.Route] = []
         for family in families(self._prefixes):
-            found += self._socket.routes(family, table=self._table)
+            found += self._socket.routes(family, table=self._vrf.table)
         return [r for r in originals(found, self._prefixes, PROTOCOL) if any(hop.gateway for hop in r.hops)]
 
     def set_group(self, group: str, uplinks: tuple[str, ...]) -> None:
@@ -174,7 +177,7 @@ class RouteEdge:
         """Remove everything that carries our marks, whoever left it; what was removed, in words."""
         removed = []
         for family in (rtnl.AF_INET6, rtnl.AF_INET):
-            for route in self._socket.routes(family, table=self._table, protocol=PROTOCOL):
+            for route in self._socket.routes(family, table=self._vrf.table, protocol=PROTOCOL):
                 body = rtnl.route(route.destination, protocol=PROTOCOL, metric=route.metric, table=route.table)
                 if self._forgive(rtnl.RTM_DELROUTE, body):
                     removed.append(f"route {route.destination} metric {route.metric}")
@@ -208,7 +211,7 @@ class RouteEdge:
         names = {way.index: name for name, way in self._ways.items()}
         found = {}
         for label in labels:
-            body = rtnl.route_lookup(peer, source=source, label=label)
+            body = rtnl.route_lookup(peer, source=source, label=label, device=self._vrf.index)
             route = rtnl.parse_route(self._socket.ask(rtnl.RTM_GETROUTE, body, f"route to {peer}").body)
             if route.hops and route.hops[0].index in names:
                 found[label] = names[route.hops[0].index]
@@ -345,7 +348,7 @@ class RouteEdge:
             exits=plan.exits,
             protocol=PROTOCOL,
             metric=self._metric,
-            table=self._table,
+            table=self._vrf.table,
             expires_s=self._expires_s,
             rto_min_ms=self._rto_min_ms,
             numbers=self._numbers(),
@@ -354,7 +357,7 @@ class RouteEdge:
     def _remove_leavings(self, bundles: list[Bundle]) -> None:
         """An earlier run's routes beside ours would go on steering: the kernel takes the older of two."""
         for bundle in bundles:
-            for route in self._socket.routes(bundle.family, table=self._table, protocol=PROTOCOL):
+            for route in self._socket.routes(bundle.family, table=self._vrf.table, protocol=PROTOCOL):
                 if route.destination in bundle.laid and route.next_hop_id != bundle.ident:
                     self._forgive(rtnl.RTM_DELROUTE, bundle.route(route.destination, route.next_hop_id))
 

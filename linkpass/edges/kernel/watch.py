@@ -21,6 +21,7 @@ from linkpass.edges.kernel.remover import Removers
 from linkpass.edges.kernel.routes import ALL, FIRST_ID, LAST_ID, PROTOCOL
 from linkpass.edges.kernel.sock import NETLINK_ADD_MEMBERSHIP, SOL_NETLINK, RequestSocket
 from linkpass.edges.kernel.speed import speed_bps
+from linkpass.edges.kernel.vrf import Vrf, find
 from linkpass.wire import rtnl
 
 GROUPS = (
@@ -99,14 +100,17 @@ class WatchEdge:
         configured: Iterable[UplinkInfo] = (),
         own_port_ids: Callable[[], set[int]] = set,
         owners: Callable[[rtnl.Route | rtnl.NextHop], tuple[str, ...]] = _owned_by_all,
+        vrf: str = "",
     ) -> None:
-        """`owners` says which groups of ours a route or a next hop belongs to (RouteEdge.owners)."""
+        """`vrf`: the device of the VRF whose routes are watched; empty: the main table's. `owners` says which groups of
+        ours a route or a next hop belongs to (RouteEdge.owners)."""
         self._prefixes = [ipaddress.ip_network(prefix) for prefix in prefixes]
         self._emit = emit
         self._on_uplink = on_uplink
         self._configured = tuple(configured)
         self._own_port_ids = own_port_ids
         self._owners = owners
+        self._vrf_name, self._vrf = vrf, Vrf()
         self._removers = Removers()
         self._requests = RequestSocket()
         self._socket: socket.socket | None = None
@@ -126,6 +130,7 @@ class WatchEdge:
     def open(self) -> None:
         """Connect in this thread's namespace, read everything, tell it, and go on listening in the running loop."""
         self._requests.open()
+        self._vrf = find(self._requests, self._vrf_name)
         self._removers.open()
         # Any socket stands for its namespace; later calls may come from a thread that is elsewhere.
         self._devices = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -330,7 +335,7 @@ class WatchEdge:
     def _routes(self) -> list[rtnl.Route]:
         found = []
         for family in families(self._prefixes):
-            found += self._requests.routes(family, table=rtnl.TABLE_MAIN)
+            found += self._requests.routes(family, table=self._vrf.table)
         return originals(found, self._prefixes, PROTOCOL)
 
     def _discover(self) -> bool:

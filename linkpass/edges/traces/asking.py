@@ -68,8 +68,11 @@ class _Batch:
 class Asker:
     """Sockets are made in the network namespace of the thread that calls `open` and `set_uplink`."""
 
-    def __init__(self, own: bytes, protocol: int, dscp: int, packets_per_s: int, clock: Callable[[], float]) -> None:
-        """`own`: this host's address, 16 or 4 bytes. `protocol`: that of the probes."""
+    def __init__(
+        self, own: bytes, protocol: int, dscp: int, packets_per_s: int, clock: Callable[[], float], device: str = ""
+    ) -> None:
+        """`own`: this host's address, 16 or 4 bytes. `protocol`: that of the probes. `device`: the VRF of both."""
+        self._device = device.encode()
         self._own, self._protocol, self._dscp, self._clock = own, protocol, dscp, clock
         self._gap_s = 1 / packets_per_s
         self._uplinks: dict[str, _Uplink] = {}
@@ -92,6 +95,7 @@ class Asker:
             socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP,
         )
         self._hears.setblocking(False)
+        self._bind(self._hears)
         self._hears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         if six:
             passed = 1 << icmp.ICMP6_UNREACHABLE | 1 << icmp.ICMP6_TIME_EXCEEDED
@@ -109,6 +113,7 @@ class Asker:
         out = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_RAW, self._protocol)
         try:
             out.setblocking(False)
+            self._bind(out)
             nothing = bpf.Filter(bpf.nothing())
             out.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, nothing.fprog)
             if six:
@@ -118,6 +123,10 @@ class Asker:
             out.close()
             raise
         return out
+
+    def _bind(self, sock: socket.socket) -> None:
+        if self._device:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._device + b"\0")
 
     def close(self) -> None:
         """Safe to call twice; traces in progress end with what they have."""

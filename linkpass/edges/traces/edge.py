@@ -54,11 +54,12 @@ class TraceEdge:
         names: Mapping[str, str],
         packets_per_s: int = 2000,
         clock: Callable[[], float] = time.monotonic,
+        vrf: str = "",
     ) -> None:
         self._settings, self._emit, self._names = settings, emit, names
         protocol = TCP if settings.probing.protocol == "tcp" else UDP
         own = ipaddress.ip_address(settings.address).packed
-        self._asker = Asker(own, protocol, settings.probing.dscp, packets_per_s, clock)
+        self._asker = Asker(own, protocol, settings.probing.dscp, packets_per_s, clock, vrf)
         self._hops: dict[tuple[bytes, str], int] = {}
 
     # life

@@ -1,0 +1,86 @@
+"""RDMA in the daemon: ports' counters once a second, queue pairs a few times a second, and what both show."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from linkpass.config import Config
+from linkpass.core.events import Event, FlowGoes, FlowStands
+from linkpass.edges.clock import Clock
+from linkpass.edges.counters import CounterEdge
+from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
+from rdma.steering import Setting
+
+OFF = "off in the configuration"
+OPEN_AGAIN_S = 5.0
+"""Without RDMA, whether a module has been loaded meanwhile."""
+
+
+class Rdma:
+    """One a host: RDMA devices and their queue pairs are seen from the daemon's own namespace."""
+
+    def __init__(self, config: Config, clock: Clock, submit: Callable[[Event], None]) -> None:
+        """`submit` takes what is for the core of that namespace."""
+        self._config, self._clock, self._submit = config, clock, submit
+        self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
+        self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
+        self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Never fails. Looks at queue pairs by itself from now on."""
+        if self._counters is not None:
+            self._counters.open()
+        if self._flows is not None:
+            self._look()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for edge in (self._counters, self._flows):
+            if edge is not None:
+                edge.close()
+
+    def poll(self) -> list[str]:
+        """Read the counters; what they say that they did not say before."""
+        return self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+
+    def peers(self) -> Mapping[str, bool]:
+        """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""
+        return self._flows.take_peers() if self._flows is not None else {}
+
+    def view(self, rungs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`."""
+        shown = self.ports()
+        if self._flows is None:
+            return {**shown, "flows": [], "flows_why": OFF}
+        setting = Setting(
+            labels=str(rungs["1"]["why"]),
+            routes=str(rungs["2"]["why"]),
+            vrf=self._config.routes.vrf,
+            device={device["name"]: tuple(device["netdevs"]) for device in shown["devices"]},
+            live_qps=False,
+        )
+        return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
+
+    def ports(self) -> dict[str, Any]:
+        return self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}
+
+    def _look(self) -> None:
+        assert self._flows is not None
+        if not self._flows.is_open:
+            self._flows.open()
+        self._flows.poll(self._clock.now_s())
+        pause_s = LOOK_S if self._flows.is_open else OPEN_AGAIN_S
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _on_flow(self, event: Event) -> None:
+        """Of flows to the configured prefixes; any other is shown and no more."""
+        assert isinstance(event, FlowStands | FlowGoes)
+        address = ipaddress.ip_address(event.peer)
+        if any(address in network for network in self._networks):
+            self._submit(event)

@@ -1,0 +1,137 @@
+"""The RDMA flows of this host: whom they talk to, whether they advance, how long their transports wait.
+
+Looked at a few times a second, over netlink and each program's own file (`rdma.flows`); no program is touched. Of a
+flow that stands although work waits the core is told, and goes on being told while it lasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from linkpass.core.events import Event, FlowGoes, FlowStands
+from rdma import drivers
+from rdma.flows import Flow, FlowTable
+from rdma.nldev import Nldev, RdmaNetlinkError
+from rdma.steering import Setting, rungs
+from rdma.sysfs import ROOT
+
+LOOK_S = 0.2
+STANDS_S = 0.3
+"""A flow that has sent nothing new for so long, though work waits, is told of: some round trips and a resend or two."""
+TELL_AGAIN_S = 0.5
+
+
+class QueuePairEdge:
+    """`poll` every LOOK_S. `emit` takes what is for the core."""
+
+    def __init__(self, emit: Callable[[Event], None], root: Path = ROOT) -> None:
+        self._emit = emit
+        self._root = root
+        self._kernel = Nldev()
+        self._table: FlowTable | None = None
+        self._flows: list[Flow] = []
+        self._standing: dict[str, tuple[str, float]] = {}
+        """Flows that were told of -> their peer, and when."""
+        self._advanced: dict[str, bool] = {}
+        self.why = "not looked at yet"
+        """Why there is nothing to show; empty when all could be asked."""
+
+    def open(self) -> None:
+        """Never fails: without RDMA `why` says so."""
+        try:
+            self._kernel.open()
+            self._table = FlowTable(self._kernel, self._root)
+            self.why = ""
+        except RdmaNetlinkError as error:
+            self.why = str(error)
+
+    def close(self) -> None:
+        self._kernel.close()
+        self._table = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._table is not None
+
+    def poll(self, now_s: float) -> None:
+        """Look at all queue pairs once."""
+        if self._table is None:
+            return
+        try:
+            self._flows = self._table.look(now_s)
+            self.why = ""
+        except RdmaNetlinkError as error:
+            self.why = str(error)
+            return
+        here: set[str] = set()
+        for flow in self._flows:
+            peer = peer_of(flow)
+            if peer:
+                here.add(flow_name(flow))
+                moves = 0.0 in (flow.silent_s, flow.received_s)
+                self._advanced[peer] = self._advanced.get(peer, False) or moves
+                self._tell(flow, peer, now_s)
+        for name in self._standing.keys() - here:
+            peer, _ = self._standing.pop(name)
+            self._emit(FlowGoes(peer=peer, flow=name, why="has ended"))
+
+    def _tell(self, flow: Flow, peer: str, now_s: float) -> None:
+        name = flow_name(flow)
+        told = self._standing.get(name)
+        if flow.stands and flow.silent_s is not None and flow.silent_s >= STANDS_S:
+            if told is None or now_s - told[1] >= TELL_AGAIN_S:
+                self._standing[name] = peer, now_s
+                left = left_s(flow)
+                self._emit(FlowStands(peer=peer, flow=name, silent_s=flow.silent_s, left_s=left))
+        elif told is not None and flow.silent_s == 0.0:
+            del self._standing[name]
+            self._emit(FlowGoes(peer=peer, flow=name))
+
+    def take_peers(self) -> Mapping[str, bool]:
+        """Peers of RDMA flows, and whether data has advanced since this was last asked."""
+        now, self._advanced = self._advanced, {peer: False for flow in self._flows if (peer := peer_of(flow))}
+        return now
+
+    def snapshot(self, setting: Setting) -> list[dict[str, Any]]:
+        """A row for each flow, for people. What is unknown is None."""
+        return [self._row(flow, setting) for flow in self._flows]
+
+    def _row(self, flow: Flow, setting: Setting) -> dict[str, Any]:
+        family = self._table.family(flow.qp.device) if self._table is not None else ""
+        return {
+            "name": flow_name(flow), "program": flow.program, "pid": flow.qp.pid, "device": flow.qp.device,
+            "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
+            "peer": peer_of(flow), "silent_s": flow.silent_s, "posted": flow.posted, "stands": flow.stands,
+            "gives_up_after_s": patience_s(flow), "left_s": left_s(flow),
+            "never_gives_up": flow.deadline is not None and math.isinf(flow.deadline.least_s),
+            "rungs": rungs(flow, drivers.of(family), setting), "why": flow.why,
+        }  # fmt: skip
+
+
+def flow_name(flow: Flow) -> str:
+    """As people and the journal call it."""
+    return f"{flow.program or 'a program'} (pid {flow.qp.pid}), queue pair {flow.qp.lqpn} of {flow.qp.device}"
+
+
+def peer_of(flow: Flow) -> str:
+    """The address behind its GID; empty while it is not known."""
+    if flow.to is None:
+        return ""
+    return flow.to.to.gid.removeprefix("::ffff:") if "." in flow.to.to.gid else flow.to.to.gid
+
+
+def patience_s(flow: Flow) -> float | None:
+    """For how long its transport waits for an answer at least; None: for ever, or not known."""
+    least = flow.deadline.least_s if flow.deadline is not None else math.inf
+    return least if math.isfinite(least) else None
+
+
+def left_s(flow: Flow) -> float | None:
+    """Until its transport may give up what waits now; None: never, not known, or nothing waits."""
+    if flow.deadline is None or flow.silent_s is None or not flow.stands:
+        return None
+    left = flow.deadline.left_s(flow.silent_s)
+    return left if math.isfinite(left) else None

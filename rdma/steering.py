@@ -1,0 +1,59 @@
+"""What can move a flow, and why not the rest: for people, and for whoever steers. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rdma.drivers import Driver
+from rdma.flows import Flow
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What the daemon may and can do here. `labels`, `routes`: rungs 1 and 2, empty, or why not; `vrf`: name of the VRF
+    device that it steers in; `device`: RDMA device -> its network devices; `live_qps`: as configured."""
+
+    labels: str
+    routes: str
+    vrf: str
+    device: dict[str, tuple[str, ...]]
+    live_qps: bool
+
+
+def rungs(flow: Flow, driver: Driver, setting: Setting) -> dict[str, str]:
+    """`label`, `route`, `planned` -> empty when it can move this flow, else why not."""
+    return {
+        "label": _label(flow, driver, setting),
+        "route": _route(flow, driver, setting),
+        "planned": _planned(flow, driver, setting),
+    }
+
+
+def _label(flow: Flow, driver: Driver, setting: Setting) -> str:
+    if driver.label != "tried":
+        return f"{driver.name}: {driver.why}"
+    if flow.to is None:
+        return flow.why or "its peer is not known"
+    if "." in flow.to.to.gid:
+        return "IPv4 has no flow label: use the IPv6 GID"
+    return setting.labels
+
+
+def _route(flow: Flow, driver: Driver, setting: Setting) -> str:
+    if driver.route != "tried":
+        return f"{driver.name}: {driver.why}"
+    under = setting.device.get(flow.qp.device, ())
+    if not setting.vrf or setting.vrf not in under:
+        return f"it lies on {', '.join(under) or 'a device that is not known'}: under a VRF it would follow the routes"
+    return setting.routes
+
+
+def _planned(flow: Flow, driver: Driver, setting: Setting) -> str:
+    if driver.drain_move != "tried":
+        return f"{driver.name}: {driver.why}"
+    if not setting.live_qps:
+        return "rdma.steer.live_qps is off"
+    if flow.place is None:
+        return flow.why
+    if flow.qp.state != "RTS":
+        return f"it only answers (state {flow.qp.state}) and cannot be stopped"
+    return ""

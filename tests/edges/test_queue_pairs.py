@@ -1,0 +1,136 @@
+"""The edge that watches queue pairs: whom it calls active, which flows it tells the core of, what it shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from linkpass.core.events import Event, FlowGoes, FlowStands
+from linkpass.edges import queue_pairs
+from linkpass.edges.queue_pairs import QueuePairEdge
+from rdma.deadline import deadline
+from rdma.flows import Flow, Place
+from rdma.nldev import QpState, QueuePair
+from rdma.steering import Setting
+from rdma.uverbs import Address, Queried
+
+HERE = Setting(labels="", routes="", vrf="vrf0", device={"rxe0": ("vrf0",)}, live_qps=False)
+PEER = "fd00:ff::2"
+NAME = f"writer (pid {os.getpid()}), queue pair 17 of rxe0"
+
+
+def flow(
+    *, silent_s: float | None = 0.0, posted: int | None = None, gid: str | None = PEER, retries: int = 6,
+    state: QpState = "RTS", received_s: float | None = 9.0, again: bool = False,
+) -> Flow:  # fmt: skip
+    qp = QueuePair("rxe0", 1, 17, 18, "RC", state, 0, 0, os.getpid())
+    to = None if gid is None else Queried(Address(gid, 1), 18, 0, 0, state, 1024, False, 0, 1, 14, retries, 7)
+    return Flow(
+        qp, "writer", 1, to, Place(0, 1) if to else None, deadline(14, retries, "rxe") if to else None,
+        silent_s, received_s, posted, again, "" if to else "not permitted",
+    )  # fmt: skip
+
+
+class Bench:
+    """The edge with a table that shows what it is given."""
+
+    def __init__(self) -> None:
+        self.said: list[Event] = []
+        self.edge = QueuePairEdge(self.said.append, Path("/nonexistent"))
+        self.edge._table = self  # type: ignore[assignment]
+        self.flows: list[Flow] = []
+        self.now_s = 100.0
+
+    def look(self, now_s: float) -> list[Flow]:
+        return self.flows
+
+    def family(self, device: str) -> str:
+        return "rxe"
+
+    def see(self, *flows: Flow) -> list[Event]:
+        self.flows = list(flows)
+        self.said.clear()
+        self.now_s += queue_pairs.LOOK_S
+        self.edge.poll(self.now_s)
+        return list(self.said)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_flow_that_stands_is_told_of_and_told_again_until_it_goes(bench: Bench) -> None:
+    assert bench.see(flow()) == []
+    assert bench.see(flow(silent_s=0.2, posted=3)) == []
+    (told,) = bench.see(flow(silent_s=0.4, posted=3))
+    assert isinstance(told, FlowStands)
+    assert (told.peer, told.flow, told.silent_s) == (PEER, NAME, 0.4)
+    assert told.left_s == pytest.approx(7 * 4.096e-6 * 2**14 - 0.4)
+    assert bench.see(flow(silent_s=0.6, posted=3)) == []
+    assert len(bench.see(flow(silent_s=1.0, posted=3)) + bench.see(flow(silent_s=1.2, posted=3))) == 1
+    assert bench.see(flow()) == [FlowGoes(peer=PEER, flow=NAME)]
+    assert bench.see(flow()) == []
+
+
+def test_a_flow_that_ends_while_it_stands_goes(bench: Bench) -> None:
+    bench.see(flow(silent_s=0.4, posted=3))
+    assert bench.see() == [FlowGoes(peer=PEER, flow=NAME, why="has ended")]
+    assert bench.see() == []
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        lambda: flow(silent_s=9.0),
+        lambda: flow(silent_s=9.0, posted=0, again=True),
+        lambda: flow(silent_s=9.0, posted=1, state="RTR"),
+        lambda: flow(silent_s=9.0, posted=1, gid=None),
+        lambda: flow(silent_s=None, posted=1),
+    ],
+)
+def test_what_waits_for_nothing_or_is_not_known_is_not_told_of(bench: Bench, idle: Callable[[], Flow]) -> None:
+    assert bench.see(idle()) == bench.see(idle()) == []
+
+
+def test_one_that_sends_again_stands_where_nobody_can_look_into_its_queue(bench: Bench) -> None:
+    (told,) = bench.see(flow(silent_s=0.4, again=True, retries=7))
+    assert isinstance(told, FlowStands) and told.left_s is None  # rxe with seven retries never gives up
+
+
+def test_peers_are_active_and_their_data_advances_in_either_direction(bench: Bench) -> None:
+    bench.see(flow(silent_s=9.0, received_s=9.0), flow(gid="::ffff:10.255.0.3", received_s=0.0, silent_s=9.0))
+    assert bench.edge.take_peers() == {PEER: False, "10.255.0.3": True}
+    assert bench.edge.take_peers() == {PEER: False, "10.255.0.3": False}
+    bench.see(flow(gid=None))
+    assert bench.edge.take_peers() == {PEER: False, "10.255.0.3": False}
+    assert bench.edge.take_peers() == {}
+
+
+def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: Bench) -> None:
+    bench.see(flow(silent_s=0.4, posted=3), flow(gid="::ffff:10.255.0.3", retries=7), flow(gid=None))
+    six, four, unknown = bench.edge.snapshot(HERE)
+    assert (six["stands"], six["peer"], six["posted"]) == (True, PEER, 3)
+    assert six["left_s"] == pytest.approx(six["gives_up_after_s"] - 0.4)
+    assert six["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off"}
+    assert (four["never_gives_up"], four["gives_up_after_s"], four["left_s"]) == (True, None, None)
+    assert four["rungs"]["label"] == "IPv4 has no flow label: use the IPv6 GID"
+    assert unknown["rungs"]["label"] == "not permitted" and unknown["peer"] == ""
+    (elsewhere, _, _) = bench.edge.snapshot(
+        Setting(labels="mode is observe", routes="", vrf="", device={"rxe0": ("eth0",)}, live_qps=True)
+    )
+    assert elsewhere["rungs"] == {
+        "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",
+    }  # fmt: skip
+
+
+def test_a_host_without_rdma_has_one_line_to_say() -> None:
+    edge = QueuePairEdge(lambda _: None, Path("/nonexistent"))
+    edge.open()
+    edge.poll(1.0)
+    assert edge.snapshot(HERE) == [] and edge.take_peers() == {}
+    assert edge.is_open or "RDMA" in edge.why
+    edge.close()
