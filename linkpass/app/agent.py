@@ -270,7 +270,7 @@ class Agent:
         except ConfigError as error:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
-        probes = ProbeEdge(settings, key, self.submit, self._clock.now_s)
+        probes = ProbeEdge(settings, key, self.submit, self._clock.now_s, vrf=self.config.routes.vrf)
         traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf)
         try:
             probes.open()

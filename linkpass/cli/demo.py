@@ -30,8 +30,11 @@ def demo(file: Path, out: Path, seed: int, name: str, *, quick: bool, as_json: b
     Once with linkpass, once without, once undisturbed. Exit status 1 when the training did not survive a fault or ended
     with other weights than the undisturbed one.
     """
+    from lab.netns.removal import need_root
     from linkpass.cli.lab import read, told
 
+    with told():
+        need_root()  # before all else: who is not root may not even see what is installed
     for module, what in (("torch", "the job"), ("jinja2", "the page")):
         if find_spec(module) is None:
             raise TroubleError(

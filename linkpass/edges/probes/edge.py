@@ -62,8 +62,11 @@ class ProbeEdge:
         key: bytes,
         emit: Callable[[Event], None],
         clock: Callable[[], float] = time.monotonic,
+        vrf: str = "",
     ) -> None:
+        """`vrf`: name of the VRF device that has this host's address; empty: none."""
         self._settings, self._emit, self._clock = settings, emit, clock
+        self._vrf = vrf.encode()
         signer = probe.Signer(key)
         self._books = Books(settings)
         self._sender = Sender(self._books, signer, clock)
@@ -100,6 +103,8 @@ class ProbeEdge:
             try:
                 drop = bpf.Filter(bpf.nothing())
                 self._holder.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, drop.fprog)
+                if self._vrf:
+                    self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._vrf + b"\0")
                 self._holder.bind((self._settings.address, probing.port))
             except OSError as error:
                 self._holder.close()
