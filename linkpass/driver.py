@@ -12,9 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import structlog
+
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.core.machine import Core
+
+logger = structlog.get_logger()
 
 TURNS_AT_ONCE = 200
 """Events handled before the loop gets a chance to read sockets again."""
@@ -46,6 +50,8 @@ class Driver:
         self._clock = clock
         self._tape = tape
         self._queue: deque[ev.Event] = deque()
+        self.faults = 0
+        """Commands that met a fault of ours; the log has each."""
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,7 +107,12 @@ class Driver:
             carrier = self._carriers.get(type(command))
             if carrier is None:
                 continue
-            outcome = carrier(command)
+            try:
+                outcome = carrier(command)
+            except Exception:  # a fault of ours in one command must not keep the others from their edges
+                self.faults += 1
+                logger.exception("a command could not be carried out", command=type(command).__name__)
+                continue
             if outcome is not None:
                 self._queue.append(outcome)
 

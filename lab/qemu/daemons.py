@@ -19,6 +19,8 @@ FOLDER: Final = "linkpass"
 """Of a guest's share."""
 SOCKET: Final = Path("/run/linkpass.sock")
 """A share carries no sockets."""
+FIRST: Final = ("nice", "-n", "-20")
+"""A guest has one processor, and RDMA programs spin. (`realtime` has a limit that an emulated processor exceeds.)"""
 SLOW: Final[Mapping[str, Mapping[str, float | str]]] = {
     "probing": {"interval_s": 0.03, "protocol": "udp"},
     "detection": {"silent_s": 0.6, "grace_s": 2.0},
@@ -79,7 +81,7 @@ class GuestDaemons(Daemons):
             super().start_one(host)
             return
         self._offset_s[host], _ = guest.clock_offset_s()
-        argv = [*PROGRAM, "run", "--config", str(self.inside(host, "linkpass.toml"))]
+        argv = [*FIRST, *PROGRAM, "run", "--config", str(self.inside(host, "linkpass.toml"))]
         pid = guest.spawn(argv, f"{FOLDER}/log", env={"PYTHONPATH": str(ROOT)})
         self.processes[host] = GuestProcess(guest, pid)
 

@@ -114,7 +114,8 @@ def _settings() -> Iterator[str]:
 
 def _vrf(plan: Plan, node: NodePlan) -> Iterator[str]:
     yield f"ip link add {VRF} type vrf table {VRF_TABLE}"
-    yield f"ip link set {VRF} up"
+    # Soft-RoCE takes its path MTU from here, and IPv6 does not fragment what turns out to be too long for the wire.
+    yield f"ip link set {VRF} mtu {MTU} up"
     for family in (4, 6):  # for programs that know of no VRF
         yield f"ip {_family(family)} rule add pref 500 lookup {VRF_TABLE}"
     ends = [wire.both_ways()[wire.b.node == node.name] for wire in plan.wires_of(node.name)]

@@ -231,12 +231,18 @@ class Daemon:
     def _all_notes(self) -> list[str]:
         refused = [f"network namespace {name}: {why}" for name, why in self._refused.items()]
         attended = {agent.namespace.name for agent in self._agents} | self._refused.keys()
+        faults = sum(agent.driver.faults for agent in self._agents if agent.driver is not None)
         waited = [name for name in self.config.netns if os.path.basename(name) not in attended]
         return [
             *self._notes,
             *(note for agent in self._agents for note in agent.notes),
             *refused,
             *(f"network namespace {name}: not there yet" for name in waited),
+            *(
+                [f"{faults} command(s) met a fault of linkpass itself: see the log, and please report it"]
+                if faults
+                else []
+            ),
         ]
 
     # faces

@@ -342,5 +342,7 @@ class Core:
         group = self.world.wishes.get(GROUP)
         if group is not None and group.value is not None:
             assert group.value, "the last uplink was taken"
+        own = self.settings.address
+        assert all(self.world.table.peer(name).probed_from(own) for name, _, _ in self.world.planned), "wrong family"
         if not self.world.acting:
             assert all(wish.programmed is None for wish in self.world.wishes.values()), "observe mode has steered"

@@ -184,9 +184,10 @@ class NoticeDesk:
         return {name for hop in hops.values() if hop for name in names_of(f"{hop}>{world.settings.host}")}
 
     def _tell(self, kind: NoticeKind, link: str, cause: str, ttl_s: float, now_s: float) -> None:
-        """Tell all peers. Sequences follow the clock of the machine, so that they go on where an earlier run of this
-        daemon has stopped."""
-        peers = tuple(self._world.table.peers)
+        """Tell all peers that can be told. Sequences follow the clock of the machine, so that they go on where an
+        earlier run of this daemon has stopped."""
+        own = self._world.settings.address
+        peers = tuple(peer.address for peer in self._world.table.peers.values() if peer.probed_from(own))
         if not peers:
             return
         self._seq = max(self._seq + 1, int(now_s * 10))

@@ -126,6 +126,10 @@ class Peer:
         """IPv6 has flow labels; an IPv4 peer has one path an uplink, under label 0."""
         return ":" in self.address
 
+    def probed_from(self, address: str) -> bool:
+        """Whether probes and words can go there from a host's address: not from one family to the other."""
+        return self.labelled == (":" in address)
+
     def used(self) -> list[Path]:
         return [self.paths[key] for key in self.in_use]
 

@@ -17,9 +17,11 @@ MANY = 16
 
 
 def attended(world: World, now_s: float) -> list[Peer]:
-    """The peers that are surveyed: all that this host talks to, and a sample of the others that rotates with time."""
-    active = [peer for peer in world.table.peers.values() if peer.active]
-    idle = [peer for peer in world.table.peers.values() if not peer.active]
+    """The peers that are surveyed, of those that can be probed: all that this host talks to, and a sample of the others
+    that rotates with time."""
+    peers = [peer for peer in world.table.peers.values() if peer.probed_from(world.settings.address)]
+    active = [peer for peer in peers if peer.active]
+    idle = [peer for peer in peers if not peer.active]
     probing = world.settings.probing
     if len(idle) > probing.sample_peers:
         turn = int(now_s / probing.sample_rotate_s) * probing.sample_peers

@@ -425,6 +425,22 @@ def test_ipv4_peers_have_rung_2_only() -> None:
     assert moves(sim) == 2
 
 
+def test_connections_of_the_other_family_are_neither_probed_nor_in_the_way() -> None:
+    """A host's probes have one family; a connection of the other to the same host, a launcher's say, is only seen."""
+    sim = FabricSim().start()
+    before = set(sim.targets)
+    mark = sim.mark()
+    sim.post(ev.PeersActive(peers=tuple(sorted([*(sim.address[name] for name in sim.active), "10.255.0.3"]))))
+    sim.run(2)
+    assert set(sim.targets) == before
+    sim.carrier("eth1", False)
+    sim.run(1)
+    assert sim.group == ("eth2",)
+    for notice in sim.since(mark, cmd.SendNotice):
+        assert all(":" in peer for peer in notice.peers)
+    assert not [c for c in sim.since(mark, cmd.TraceLabels) if ":" not in c.peer]
+
+
 def test_one_ipv4_path_that_fails_takes_no_uplink_from_the_others() -> None:
     addresses = {f"host{k}": f"10.255.0.{k}" for k in range(1, 5)}
     sim = FabricSim(addresses=addresses).start()

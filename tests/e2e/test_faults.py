@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from rig import RETURN_S, Match, Rig, blamed, moved, says
@@ -84,7 +87,10 @@ def guilty(rig: Rig, text: str) -> set[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_training_goes_on(acting: Rig, case: Case) -> None:
-    rig = acting
+    goes_on_through(acting, case)
+
+
+def goes_on_through(rig: Rig, case: Case) -> None:
     since_s = rig.calm()
     text = case.fault(rig)
     with rig.broken(text):
@@ -218,6 +224,47 @@ def test_drain_of_an_uplink_reaches_the_peers(acting: Rig) -> None:
     rig.goes_on(20)
     assert rig.cli("host1", "undrain", "eth1").exit_code == 0
     rig.wait_told(since_s, moved("back"), "they have moved back", rig.hosts, RETURN_S)
+
+
+TALK = """
+import socket, sys
+ours, there, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if there:
+    talk = socket.create_connection((there, port), timeout=20, source_address=(ours, 0))
+else:
+    talk, _ = socket.create_server((ours, port)).accept()
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_connection_of_the_other_family_is_seen_and_in_nobodys_way(acting: Rig) -> None:
+    """A launcher's IPv4 connection beside a job over IPv6: the daemon probes one family, and all else goes on."""
+    rig = acting
+    rig.calm()
+    one, other = rig.lab.address("host1", 4), rig.lab.address("host3", 4)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ends = [rig.lab.popen("host3", [sys.executable, "-c", TALK, other, "", "29400"], **pipes)]
+    try:
+        rig.wait("it listens", lambda: ":29400" in rig.in_host("host3", "ss", "-Htln"))
+        ends.append(rig.lab.popen("host1", [sys.executable, "-c", TALK, one, other, "29400"], **pipes))
+        assert [end.stdout.readline() for end in ends] == ["connected\n"] * 2
+        for host, peer in (("host1", other), ("host3", one)):
+            rig.wait(
+                f"{host} sees it",
+                lambda host=host, peer=peer: any(  # type: ignore[misc]
+                    row["address"] == peer and row["active"] for row in rig.daemons.view(host)["peers"]
+                ),
+            )
+        goes_on_through(rig, next(case for case in CASES if case.name == "blackhole both ways"))
+        for host in rig.hosts:
+            assert rig.daemons.view(host)["notes"] == []
+    finally:
+        for end in ends:
+            end.kill()
+            end.communicate()
+    rig.wait("it is forgotten", lambda: not any(row["active"] for row in rig.daemons.view("host1")["peers"]
+                                               if row["address"] == other))  # fmt: skip
 
 
 def test_the_weights_are_those_of_the_undisturbed_run(acting: Rig) -> None:
