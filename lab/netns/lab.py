@@ -84,6 +84,8 @@ class NetnsLab:
         self._sessions: dict[str, Session] = {}
         self._wanted: dict[str, Forwarding] = {}
         self._lock = threading.RLock()
+        self.talking: dict[str, Guest] = {}
+        """Guests whose agents this process talks to; an agent serves one at a time."""
         self._booted: list[Guest] = []
         """Guests that this process has started and has to wait for."""
 

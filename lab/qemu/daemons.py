@@ -22,7 +22,8 @@ SOCKET: Final = Path("/run/linkpass.sock")
 FIRST: Final = ("nice", "-n", "-20")
 """A guest has one processor, and RDMA programs spin. (`realtime` has a limit that an emulated processor exceeds.)"""
 SLOW: Final[Mapping[str, Mapping[str, float | str]]] = {
-    "probing": {"interval_s": 0.03, "protocol": "udp"},
+    "probing": {"interval_s": 0.05, "protocol": "udp"},
+    "limits": {"labels_per_peer": 4, "trace_pool": 16},
     "detection": {"silent_s": 0.6, "grace_s": 2.0},
 }
 """An emulated processor is some thirty times slower than this one: probes are rarer there, and patience longer."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyroute2 import IPRoute
@@ -59,12 +60,24 @@ def guest_of(lab: NetnsLab, host: str) -> Guest:
 def repair(lab: NetnsLab, host: str) -> int:
     """Put back what a guest's kernel has deleted with a carrier; how many lines were run."""
     lines = list(routes(lab.fabric, lab.plan, host))
-    guest = guest_of(lab, host).connect()
-    try:
+    with talking(lab, host) as guest:
         guest.sh("\n".join(lines))
-    finally:
-        guest.close()
     return len(lines)
+
+
+@contextmanager
+def talking(lab: NetnsLab, host: str) -> Iterator[Guest]:
+    """A host's guest, connected: over the connection that this process has, or one for the moment."""
+    guest = lab.talking.get(host)
+    if guest is not None:
+        yield guest
+        return
+    guest = lab.talking[host] = guest_of(lab, host).connect()
+    try:
+        yield guest
+    finally:
+        del lab.talking[host]
+        guest.close()
 
 
 def network(fabric: Fabric, plan: Plan, host: str) -> str:

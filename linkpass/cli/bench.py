@@ -107,6 +107,23 @@ def balance(
     show(bench, targets(bench), json_file)
 
 
+@bench_group.command(epilog="Example: linkpass lab bench rdma --n 5 --case blackhole")
+@bench_options
+@case_option
+def rdma(lab_file: Path | None, n: int, seed: int, json_file: Path | None, name: str, cases: tuple[str, ...]) -> None:
+    """Break a fabric under an RDMA program in emulated hosts: does it survive, with linkpass and without?
+
+    N counts the injections of each case with linkpass; without it there are N/3, and three at least. Needs QEMU, but no
+    hardware that can virtualise, and prepares a kernel once. Figures are those of emulated processors.
+    """
+    from lab.bench.rdma import CASES, Plan, run, targets
+
+    plan = Plan(n, seed, chosen(cases, CASES))
+    with watched("rdma", plan.total) as tell:
+        bench = run(fabric_of(lab_file), plan, tell, name=name)
+    show(bench, targets(bench), json_file)
+
+
 def need(module: str, what: str) -> None:
     if find_spec(module) is None:
         raise TroubleError(

@@ -32,6 +32,7 @@ def attended(world: World, now_s: float) -> list[Peer]:
 def survey(world: World, tray: Tray, now_s: float) -> None:
     """Ask what is not known, or was learnt too long ago."""
     usable, refreshing = world.usable_uplinks(), False
+    compared = world.settings.probing.protocol == "tcp"  # of UDP's flows the kernel's socket table does not tell
     for peer in attended(world, now_s):
         if not peer.labelled:
             world.table.choose(peer, world.uplinks)
@@ -47,7 +48,7 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
         unknown = peer.resolve_due or not frozenset(usable) <= peer.members
         if usable and unknown and _may_ask(peer, "resolve", now_s):
             tray.put(ResolveUplinks(cmd_id=tray.take_id(), cause="", peer=peer.address, labels=peer.pool))
-        if peer.active and (peer.labels or peer.disarmed) and world.acting:
+        if peer.active and (peer.labels or peer.disarmed) and world.acting and compared:
             due_s = COMPARE_AFTER_S if peer.compared_at_s is None else world.settings.limits.retrace_s
             since_s = now_s - (peer.compared_at_s if peer.compared_at_s is not None else _traced_at(peer))
             if since_s >= due_s and _may_ask(peer, "compare", now_s):
