@@ -49,11 +49,12 @@ class Result:
 class RdmaJob:
     """One sender and one receiver. `start()` returns when messages flow; `stop()` ends both in order."""
 
-    def __init__(self, sender: Guest, receiver: Guest, address: str, *, rate: float = 25.0, retries: int = 6) -> None:
-        """`address`: the receiver's; `retries`: 7 is for ever on soft-RoCE."""
+    def __init__(self, sender: Guest, receiver: Guest, address: str, *, rate: float = 25.0, timeout: int = 14,
+                 retries: int = 6) -> None:  # fmt: skip
+        """`address`: the receiver's; `timeout`: exponent of 4.096 us x 2^timeout; `retries`: 7 is for ever on rxe."""
         self._guests = {"send": sender, "serve": receiver}
         self._address = address
-        self._options = ["--size", "1024", "--rate", str(rate), "--retries", str(retries)]
+        self._options = ["--size", "1024", "--rate", str(rate), "--timeout", str(timeout), "--retries", str(retries)]
         self._pids: dict[str, int] = {}
         self._logs: dict[str, Path] = {}
         self._offset_s = 0.0

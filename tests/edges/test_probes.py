@@ -403,6 +403,21 @@ async def test_our_own_lateness_blames_nobody(fabric: lab.Fabric) -> None:
             assert host.news() == []
 
 
+async def test_who_always_runs_a_little_late_still_hears_a_silence(fabric: lab.Fabric) -> None:
+    """A busy host's ticks come late all the time: that puts off its judgement of a peer, but not for ever."""
+    async with pair(fabric) as (one, two):
+        two.edge.close()
+        before = one.edge.stats.daemon_late
+        for _ in range(100):
+            time.sleep(0.04)  # noqa: ASYNC251  (it starves: that is the point)
+            await asyncio.sleep(0.03)
+            if one.all(ev.PeerSilent):
+                break
+        assert one.edge.stats.daemon_late > before
+        assert len(one.all(ev.PeerSilent)) == 1
+        assert one.judged() == []
+
+
 async def test_a_restarted_peer_costs_no_verdict_and_its_dead_path_is_found(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         two.edge.close()

@@ -17,6 +17,7 @@ import ipaddress
 import math
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -34,6 +35,9 @@ from linkpass.wire import bpf, probe
 from linkpass.wire.frame import UDP
 
 LATE_S: Final = 0.020
+LATE_KEPT: Final = 64
+BLIND_S: Final = 0.2
+"""A tick that is later than this finds rings that may have overflowed: what was not heard until then proves nothing."""
 WINDOW_S: Final = 0.05
 HOUSEKEEPING_S: Final = 0.05
 FILTERED_S: Final = 2.0
@@ -82,6 +86,8 @@ class ProbeEdge:
         self._heap: list[tuple[float, int, Group]] = []
         self._window_s = self._housekeeping_s = self._notices_s = math.inf
         self._judge_from_s = -math.inf
+        self._late: deque[tuple[float, float]] = deque(maxlen=LATE_KEPT)
+        """When ticks came late, and by how much."""
         self._notice_id = 0
 
     @property
@@ -291,7 +297,9 @@ class ProbeEdge:
         late_s = now_s - self._armed_s
         if late_s > LATE_S:
             self._books.stats.daemon_late += 1
-            self._judge_from_s = now_s
+            self._late.append((now_s, late_s))
+            if late_s > BLIND_S:
+                self._judge_from_s = now_s
             self._emit(DaemonLate(late_s=late_s))
         self._listener.drain()
         self._send_due(now_s)
@@ -333,7 +341,10 @@ class ProbeEdge:
                 continue
             limit_s = max(silent_s, 3 * min(p.interval_s for p in peer.paths.values()))
             since_s = max(peer.last_heard_s, self._judge_from_s, peer.planned_s)
-            if now_s - since_s > limit_s:
+            if now_s - since_s <= limit_s:
+                continue
+            # While we ran late the rings went on listening, but nothing was asked: that time does not count.
+            if now_s - since_s - sum(late_s for at_s, late_s in self._late if at_s > since_s) > limit_s:
                 peer.silent = True
                 self._emit(PeerSilent(peer=peer.address, silent_s=now_s - peer.last_heard_s))
 

@@ -1,0 +1,107 @@
+"""A daemon in each of two emulated hosts, and an RDMA program between them that survives what kills it without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.bench.rdma import RECEIVER, SENDER, Trial
+from lab.daemons import DaemonSpec
+from lab.netns.lab import NetnsLab
+from lab.qemu.daemons import GuestDaemons
+from lab.qemu.guest import Guest
+from lab.qemu.hosts import RXE, VRF, talking
+from lab.rdma_job import RdmaJob
+from topology.sources.containerlab import parse
+
+pytestmark = pytest.mark.guests
+FILE = Path(__file__).parents[2] / "lab/leaf-spine.clab.yml"
+TIMEOUT = 15
+"""The program gives up after 0.94 s: an emulated processor takes a tenth of a second for what takes milliseconds."""
+READY_S = 180.0
+SEEN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetnsLab]:
+    fabric = parse(FILE.read_text(encoding="utf-8"), str(FILE))
+    folder = tmp_path_factory.mktemp("steered") / "lab"
+    made = NetnsLab(fabric, name="tsg", run_dir=folder, guests=(SENDER, RECEIVER))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture(scope="module")
+def guests(lab: NetnsLab) -> Iterator[dict[str, Guest]]:
+    with talking(lab, SENDER) as sender, talking(lab, RECEIVER) as receiver:
+        yield {SENDER: sender, RECEIVER: receiver}
+
+
+def test_without_linkpass_a_blackhole_ends_the_program(lab: NetnsLab, guests: dict[str, Guest]) -> None:
+    with Trial(lab, guests, None, timeout=TIMEOUT) as trial:
+        shot = trial.shoot("blackhole", 0)
+        trial.end_program()
+    assert not shot.survived
+    (result,) = trial.results
+    assert result.error == "RETRY_EXC_ERR (12)"
+
+
+@pytest.fixture(scope="module")
+def daemons(lab: NetnsLab, guests: dict[str, Guest]) -> Iterator[GuestDaemons]:
+    with GuestDaemons(lab, guests, DaemonSpec()) as made:
+        made.start().wait_ready(READY_S)
+        made.wait_settled(READY_S)
+        yield made
+
+
+def test_the_flow_of_an_unmodified_program_is_shown(
+    lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons
+) -> None:
+    job = RdmaJob(guests[SENDER], guests[RECEIVER], lab.address(RECEIVER)).start()
+    try:
+        until_s = time.monotonic() + SEEN_S
+        while not (flows := daemons.view(SENDER)["rdma"]["flows"]) or not flows[0]["peer"]:
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+        (flow,) = flows
+        assert (flow["device"], flow["peer"], flow["state"]) == (RXE, lab.address(RECEIVER), "RTS")
+        assert flow["gives_up_after_s"] == pytest.approx(7 * 4.096e-6 * 2**14)
+        assert flow["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off"}
+        (device,) = daemons.view(SENDER)["rdma"]["devices"]
+        assert device["netdevs"] == [VRF]
+        while not any(
+            peer["address"] == flow["peer"] and peer["active"] for peer in daemons.view(SENDER)["peers"]
+        ):  # the kernel's socket table knows nothing of it
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+    finally:
+        job.stop()
+
+
+@pytest.mark.parametrize(("case", "number"), [("blackhole", 0), ("blackhole", 1), ("carrier", 0), ("drain", 0)])
+def test_the_program_goes_on(
+    lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons, case: str, number: int
+) -> None:
+    with Trial(lab, guests, daemons, timeout=TIMEOUT) as trial:
+        shot = trial.shoot(case, number)
+        trial.end_program()
+    assert shot.survived
+    assert shot.reroute_s is not None
+    result = trial.results[-1]
+    assert result.whole
+
+
+def test_a_program_whose_peer_froze_is_named(lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons) -> None:
+    with Trial(lab, guests, daemons, timeout=TIMEOUT) as trial:
+        shot = trial.shoot("stalled-qp", 0)
+        trial.end_program()
+    assert shot.survived
+    assert shot.said.endswith(f"to {RECEIVER} stands: host, not path")
+    assert f"of {RXE}" in shot.said
+    assert trial.results[-1].whole
