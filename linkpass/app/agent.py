@@ -131,7 +131,8 @@ class Agent:
             self._open_sockets(settings)
         carriers = Carriers(
             routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
-            hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address, removed=self._removed,
+            hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
+            relabels=1 in rungs and settings.mode == "act", removed=self._removed,
             submit=self.submit, spawn=self._spawn,
         )  # fmt: skip
         self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape)

@@ -27,8 +27,9 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Carriers:
-    """Edges that could not be opened are None. `address`: the one that the job's sockets use; `removed`: objects whose
-    removal by others the core knows of and has not answered yet."""
+    """Edges that could not be opened are None. `address`: the one that the job's sockets use; `relabels`: rung 1 is
+    armed and rewrites the labels of flows; `removed`: objects whose removal by others the core knows of and has not
+    answered yet."""
 
     routes: RouteEdge
     labels: LabelEdge
@@ -39,6 +40,7 @@ class Carriers:
     journal: JournalEdge
     clock: Clock
     address: str
+    relabels: bool
     removed: set[str]
     submit: Callable[[ev.Event], None]
     spawn: Spawn
@@ -89,15 +91,26 @@ class Carriers:
         return None
 
     def _resolve(self, command: cmd.ResolveUplinks) -> ev.Event | None:
-        """Ask the kernel; where it is too old to answer for a label, trace the first hop instead."""
+        """Ask the kernel. One that is too old to answer for a label does not look at it either when it routes anew what
+        we have relabelled; what is not relabelled is traced to the first hop."""
         try:
             found = self.routes.uplink_of(command.peer, self.address, command.labels)
         except OSError as error:
+            if self.relabels:
+                return self._resolve_blind(command)
             if self.traces is None:
                 return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
             self._start(self.traces.resolve(command))
             return None
         return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found)
+
+    def _resolve_blind(self, command: cmd.ResolveUplinks) -> ev.Event:
+        try:
+            uplink = self.routes.blind_uplink(command.peer, self.address)
+        except OSError as error:
+            return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
+        found = dict.fromkeys(command.labels, uplink)
+        return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found, blind=True)
 
     def _compare(self, command: cmd.CompareFlows) -> None:
         if self.traces is not None and self.sockets is not None:

@@ -126,11 +126,13 @@ class TraceFailed(Event, frozen=True):
 
 
 class UplinksResolved(Event, frozen=True):
-    """Which uplink the kernel's own hash picks for each label now."""
+    """Which uplink the kernel's own hash picks for each label now. `blind`: it does not look at labels, and what is
+    relabelled all takes one uplink."""
 
     cmd_id: int
     peer: str
     uplink_of: dict[int, str]
+    blind: bool = False
 
 
 class ResolveFailed(Event, frozen=True):

@@ -145,6 +145,10 @@ def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
     peer.resolve_due = not peer.effective.keys() >= set(peer.pool)
     picked = frozenset(told.values())
     takes_part = frozenset(world.group_members or world.usable_uplinks()) | picked
+    if event.blind:
+        _plan_for_blind(world, peer, takes_part)
+        world.decide_soon(now_s)
+        return
     if len(picked) == 1 < len(takes_part) and len(told) >= MANY:
         # Chance does not put so many labels on one of several: the others take no part yet, whatever we were told.
         takes_part, peer.resolve_due = picked, True
@@ -152,6 +156,17 @@ def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:
         peer.uplink_of, peer.members = {**peer.uplink_of, **told}, takes_part
         world.table.choose(peer, peer.members)
     world.decide_soon(now_s)
+
+
+def _plan_for_blind(world: World, peer: Peer, takes_part: frozenset[str]) -> None:
+    """A kernel whose rerouting overlooks the label sends all relabelled flows over one uplink. The plan deals labels
+    out over all of them: those of the others carry nothing, and are probed for the moment when they have to."""
+    if peer.uplink_of and not takes_part >= peer.members:
+        return
+    ways = sorted(takes_part)
+    peer.uplink_of = {label: ways[number % len(ways)] for number, label in enumerate(peer.pool)}
+    peer.members = takes_part
+    world.table.choose(peer, peer.members)
 
 
 def on_resolve_failed(world: World, tray: Tray, event: ResolveFailed) -> None:

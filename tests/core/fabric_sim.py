@@ -78,6 +78,8 @@ class FabricSim:
         self.refuse_programs = 0
         self.deaf = False
         """Questions are not answered."""
+        self.blind = False
+        """The kernel's rerouting overlooks labels."""
         self.jitter_s = 0.0
         self.group: tuple[str, ...] | None = None
         self.lacking: set[str] = set()
@@ -104,7 +106,7 @@ class FabricSim:
     def kernel_uplink(self, label: int) -> str:
         members = self.group or tuple(name for name in self.uplinks if self.usable[name]) or self.uplinks
         members = tuple(name for name in members if name not in self.lacking) or members
-        return pick(f"kernel/{len(members)}/{label}", members)
+        return pick(f"kernel/{len(members)}/{0 if self.blind else label}", members)
 
     def lead(self, group: str = "all") -> None:
         """Tell over which uplinks the group's routes lead now."""
@@ -304,7 +306,7 @@ class FabricSim:
     def _answer(self, command: cmd.TraceLabels | cmd.ResolveUplinks) -> ev.Event:
         if isinstance(command, cmd.ResolveUplinks):
             uplink_of = {label: self.kernel_uplink(label) for label in command.labels}
-            return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=uplink_of)
+            return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=uplink_of, blind=self.blind)
         found = {}
         for label in command.labels:
             hops = self.hops(command.peer, command.uplink, label)

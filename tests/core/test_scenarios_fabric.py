@@ -576,3 +576,37 @@ def test_a_trace_waits_while_news_is_bad_but_not_for_ever() -> None:
     assert not [at_s for at_s, _ in refreshes(sim, mark) if at_s < begun_s + 33]
     assert {pair for _, pair in refreshes(sim, mark)}
     assert len(refreshes(sim, mark)) < len(refreshes(calm, 0)) / 2
+
+
+def blind_sim() -> FabricSim:
+    sim = FabricSim()
+    sim.blind = True
+    return sim.start()
+
+
+def test_a_kernel_that_overlooks_labels_is_planned_for_on_all_uplinks() -> None:
+    """Linux before 6.14: all that is relabelled takes one uplink; the labels of the others are probed all the same."""
+    sim = blind_sim()
+    (way,) = {uplink for ways in sim.flows().values() for uplink, _ in ways}
+    assert {uplink for _, uplink, _ in sim.targets} == {"eth1", "eth2"}
+    for peer, ways in sim.flows().items():
+        assert all((peer, uplink, label) in sim.targets for uplink, label in ways)
+    leaf = sim.leaf[way]
+    sim.break_(f"{leaf}>spine1")
+    sim.run(0.5)
+    begun_s = sim.now_s
+    sim.run(3)
+    assert not sim.ever_used(f"{leaf}>spine1", begun_s)
+    assert sim.group == ("eth1", "eth2")
+    sim.heal()
+    sim.run(10)
+    sim.break_(f"host1>{leaf}")
+    sim.run(0.5)
+    (other,) = {uplink for ways in sim.flows().values() for uplink, _ in ways}
+    assert sim.group == (other,) != (way,)
+    for peer, ways in sim.flows().items():
+        assert all((peer, uplink, label) in sim.targets for uplink, label in ways)
+    sim.heal()
+    sim.run(10)
+    assert sim.group == ("eth1", "eth2")
+    assert {uplink for ways in sim.flows().values() for uplink, _ in ways} == {way}

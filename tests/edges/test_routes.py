@@ -77,6 +77,22 @@ def test_a_group_moves_all_its_routes(edge: RouteEdge) -> None:
             assert taken <= set(uplinks)
 
 
+def test_what_takes_no_notice_of_labels_takes_one_uplink(edge: RouteEdge) -> None:
+    edge.set_group(ALL, BOTH)
+    uplink = edge.blind_uplink(PEER6, "fd00:ff::1")
+    assert {edge.blind_uplink(PEER6, "fd00:ff::1") for _ in range(20)} == {uplink} <= set(BOTH)
+    for only in BOTH:
+        edge.set_group(ALL, (only,))
+        assert edge.blind_uplink(PEER6, "fd00:ff::1") == only
+
+
+def test_a_vrf_that_is_not_there_is_named(lab: KernelLab) -> None:
+    missing = RouteEdge([PREFIX6], metric=76, vrf="vrf7")
+    with pytest.raises(KernelRefusedError, match=r"routes\.vrf: there is no VRF device vrf7 here"):
+        missing.open()
+    missing.close()
+
+
 def test_one_peer_can_be_steered_apart(edge: RouteEdge) -> None:
     edge.set_group(ALL, BOTH)
     edge.set_group(PEER6, ("eth2",))

@@ -207,6 +207,14 @@ class RouteEdge:
             bundle.renew_hops(self._socket)
         return self._uplink_of(peer, source, labels)
 
+    def blind_uplink(self, peer: str, source: str) -> str:
+        """The uplink of all relabelled packets, where the kernel's rerouting overlooks the label (before 6.14); empty
+        when it is none of ours. Raises KernelRefusedError."""
+        names = {way.index: name for name, way in self._ways.items()}
+        body = rtnl.route_lookup(peer, source=source, device=self._vrf.index)
+        route = rtnl.parse_route(self._socket.ask(rtnl.RTM_GETROUTE, body, f"route to {peer}").body)
+        return names.get(route.hops[0].index, "") if route.hops else ""
+
     def _uplink_of(self, peer: str, source: str, labels: list[int]) -> dict[int, str]:
         names = {way.index: name for name, way in self._ways.items()}
         found = {}
