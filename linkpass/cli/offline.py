@@ -13,15 +13,23 @@ from linkpass.cli.common import WrongInputError, console, json_option, print_jso
 existing = click.Path(path_type=Path)
 
 
-@click.command(epilog="Example: linkpass topology lab/leaf-spine.clab.yml")
+@click.command(
+    epilog="Examples: linkpass topology lab/leaf-spine.clab.yml · ibnetdiscover > net.txt; linkpass topology net.txt"
+)
 @click.argument("file", type=existing)
 @json_option
 def topology(file: Path, *, as_json: bool) -> None:
-    """Show the fabric of a containerlab file: nodes, tiers, links, and what had to be inferred."""
-    from topology.sources.containerlab import TopologyError, parse
+    """Show the fabric of a file: nodes, tiers, links, and what had to be inferred.
+
+    FILE is a containerlab file, or what `ibnetdiscover` has printed.
+    """
+    from topology.sources import containerlab, ibnetdiscover
+    from topology.sources.yamltext import TopologyError
 
     try:
-        fabric = parse(file.read_text(encoding="utf-8"), str(file))
+        text = file.read_text(encoding="utf-8")
+        parse = ibnetdiscover.parse if ibnetdiscover.is_output(text) else containerlab.parse
+        fabric = parse(text, str(file))
     except OSError as error:
         raise WrongInputError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
