@@ -31,10 +31,10 @@ class Watch:
         with two.on_host():
             self.edge.open()
 
-    def poll(self) -> list[Event]:
+    def poll(self, **also: bool) -> list[Event]:
         self.said.clear()
         self.grown.clear()
-        self.edge.poll(0.0)
+        self.edge.poll(0.0, {f"fd02:ff::{name.removeprefix('h')}": advanced for name, advanced in also.items()})
         return list(self.said)
 
     def close(self) -> None:
@@ -81,6 +81,19 @@ def test_peers_come_and_go_with_their_connections(two: TwoUplinks, watch: Watch)
         six.close()
         assert watch.poll()[0] == PeersActive(peers=(PEER4,))
     assert watch.poll() == [PeersActive(peers=())]
+
+
+def test_peers_of_what_passes_the_kernel_by_count_as_well(two: TwoUplinks, watch: Watch) -> None:
+    """RDMA flows are in no socket table; whether they advance is told from elsewhere."""
+    assert watch.poll(h2=True, h9=False) == [PeersActive(peers=("fd02:ff::2", "fd02:ff::9"))]
+    assert {PeerData(peer="fd02:ff::2", flows=True), PeerData(peer="fd02:ff::9", flows=False)} == set(
+        watch.poll(h2=True, h9=False)
+    )
+    assert watch.poll(h2=True, h9=False) == []
+    assert watch.poll(h2=False, h9=False) == [PeerData(peer="fd02:ff::2", flows=False)]
+    watch.said.clear()
+    watch.edge.poll(0.0, {"198.51.100.7": True, OWN6: True})  # outside the prefixes, and this host itself
+    assert watch.said == [PeersActive(peers=())]
 
 
 def test_what_is_no_peer_of_the_job_is_left_out(two: TwoUplinks, watch: Watch) -> None:

@@ -125,6 +125,16 @@ def test_carrier_needs_the_driver_and_the_operational_state(flags: int, up: bool
     assert link == rtnl.Link(5, "eth1", up, carrier, bytes.fromhex("020000000007"), 9000)
 
 
+@pytest.mark.parametrize(("kind", "table"), [("vrf", 100), ("vlan", 0)])
+def test_a_vrf_tells_its_table_and_nothing_else_does(kind: str, table: int) -> None:
+    message = ifinfmsg()
+    message.update(index=5, flags=0x11043)
+    data = {"vrf": [("IFLA_VRF_TABLE", 100)], "vlan": [("IFLA_VLAN_ID", 100)]}[kind]
+    info = [("IFLA_INFO_KIND", kind), ("IFLA_INFO_DATA", {"attrs": data})]
+    message["attrs"] = [("IFLA_IFNAME", "vrf0"), ("IFLA_LINKINFO", {"attrs": info})]
+    assert rtnl.parse_link(_encode(message)).vrf_table == table
+
+
 def test_a_bridge_entry_is_no_neighbour_of_ours() -> None:
     message = ndmsg()
     message.update(family=socket.AF_BRIDGE, ifindex=3, state=0x80)
