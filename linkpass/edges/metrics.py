@@ -228,6 +228,14 @@ def _rdma(view: View) -> Iterator[Metric]:
     yield from _gauge("rdma_figure", text, ("port", "figure"), figures)
     found = [((*port, one["kind"], one["what"]), 1) for port, row in rows for one in row["findings"]]
     yield from _gauge("rdma_finding", "1 for a figure above its limit.", ("port", "kind", "figure"), found)
+    flows = (view.get("rdma") or {}).get("flows") or ()
+    devices = sorted({row["device"] for row in flows})
+    for name, text, counts in (
+        ("rdma_flows", "Connected queue pairs of programs.", lambda row: True),
+        ("rdma_flows_standing", "Those that send nothing new though work waits.", lambda row: row["stands"]),
+    ):
+        of = [((device,), sum(row["device"] == device and counts(row) for row in flows)) for device in devices]
+        yield from _gauge(name, text, ("device",), of)
 
 
 _BY_NAME = {counter.name: counter for counter in reversed(COUNTERS)}

@@ -10,6 +10,7 @@ import pytest
 
 from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges import queue_pairs
+from linkpass.edges.metrics import exposition
 from linkpass.edges.queue_pairs import QueuePairEdge
 from rdma.deadline import deadline
 from rdma.flows import Flow, Place
@@ -125,6 +126,13 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     assert elsewhere["rungs"] == {
         "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",
     }  # fmt: skip
+
+
+def test_flows_are_counted_for_prometheus(bench: Bench) -> None:
+    bench.see(flow(silent_s=0.4, posted=3), flow(), flow(gid=None))
+    text = exposition(lambda: {"rdma": {"devices": [], "flows": bench.edge.snapshot(HERE)}}).decode()
+    assert 'linkpass_rdma_flows{device="rxe0"} 3.0' in text
+    assert 'linkpass_rdma_flows_standing{device="rxe0"} 1.0' in text
 
 
 def test_a_host_without_rdma_has_one_line_to_say() -> None:
