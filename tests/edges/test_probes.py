@@ -189,6 +189,9 @@ async def test_loss_of_a_fifth_is_found_and_windows_are_told_while_it_lasts(fabr
         await one.until(lambda: one.evidence()["eth2", 21] == "lossy", 20)
         assert {path for *path, _ in map(list, one.judged()) if path != ["eth2", 21]} == set()
         await one.until(lambda: any(c.lost for w in one.told if isinstance(w, ev.PathWindow) for c in w.counts))
+        await one.until(  # what a good path has carried comes with a later report, and window
+            lambda: any(c.uplink == "eth1" for w in one.told if isinstance(w, ev.PathWindow) for c in w.counts)
+        )
         lab.nft("x1", "")
         windows = [e for e in one.told if isinstance(e, ev.PathWindow)]
         assert windows
