@@ -38,7 +38,6 @@ LOOK_S = 0.4
 HOLD_S = 3.0
 SETTLE_S = 20.0
 AFTER_S = 1.0
-
 """A program that was held up is given so long to show it."""
 TRIES = 3
 """Starts of a program that keeps dying by itself."""
@@ -160,31 +159,23 @@ class Trial:
         text = {
             "carrier": f"carrier:{_link(link)}", "loss-5pct": f"loss:{_link(link)}:5%",
         }.get(case, f"blackhole:{_link(link)}")  # fmt: skip
-        return self._drain(job, link, text) if case == "drain" else self._break(job, link, text)
+        return self._break(job, link, text, drained=case == "drain")
 
-    def _break(self, job: RdmaJob, link: str, text: str) -> Shot:
+    def _break(self, job: RdmaJob, link: str, text: str, *, drained: bool) -> Shot:
+        """`drained`: the order first, where there is somebody to take it; then the cut."""
+        device = self.lab.fabric.link(_link(link)).port(SENDER).name if drained else ""
         self._capture.watch()
         time.sleep(LOOK_S)
         at_s = time.monotonic()
-        with self._fault(text):
-            self._hold(job)
-            ended_s = time.monotonic()
-        return self._judge(job, text, link, at_s, ended_s, self._capture.take())
-
-    def _drain(self, job: RdmaJob, link: str, text: str) -> Shot:
-        """The order first, where there is somebody to take it; then the cut."""
-        device = next(near.device for near, far in self._ends() if far == link.partition(">")[2])
-        self._capture.watch()
-        time.sleep(LOOK_S)
-        at_s = time.monotonic()
-        if self.daemons is not None:
+        if drained and self.daemons is not None:
             self.daemons.post(SENDER, "/drain", link=device)
             time.sleep(1.0)
         with self._fault(text):
             self._hold(job)
             ended_s = time.monotonic()
-        shot = self._judge(job, f"drain {device}, {text}", link, at_s, ended_s, self._capture.take())
-        if self.daemons is not None:
+        said = f"drain {device}, {text}" if drained else text
+        shot = self._judge(job, said, link, at_s, ended_s, self._capture.take())
+        if drained and self.daemons is not None:
             self.daemons.post(SENDER, "/undrain", link=device)
         return shot
 
@@ -264,13 +255,6 @@ class Trial:
             yield fault
         finally:
             fault.undo()
-
-    def _ends(self) -> Iterator[tuple[Any, str]]:
-        """The sender's ports, and the name of the node beyond each."""
-        for wire in self.lab.plan.wires_of(SENDER):
-            for near, far in (wire.both_ways()[0], wire.both_ways()[1]):
-                if near.node == SENDER:
-                    yield near, far.node
 
     def _journal(self, since_s: float) -> list[Entry]:
         return self.daemons.journal(since_s) if self.daemons is not None else []

@@ -99,11 +99,11 @@ class FlowStands(Event, frozen=True):
 
 
 class FlowGoes(Event, frozen=True):
-    """It goes on, or is gone."""
+    """It goes on, or has `ended`."""
 
     peer: str
     flow: str
-    why: str = ""
+    ended: bool = False
 
 
 # paths

@@ -29,7 +29,8 @@ def on_goes(world: World, tray: Tray, event: FlowGoes, now_s: float) -> None:
     said = world.standing.pop(event.flow, None)
     if said is not None:
         name = world.table.peer(event.peer).title()
-        tray.record(said[1], f"{event.flow} to {name} {event.why or 'goes on'}", "it sends again", element=name)
+        what, why = ("has ended", "its queue pair is gone") if event.ended else ("goes on", "it sends again")
+        tray.record(said[1], f"{event.flow} to {name} {what}", why, element=name)
 
 
 def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str]:

@@ -76,7 +76,7 @@ class QueuePairEdge:
                 self._tell(flow, peer, now_s)
         for name in self._standing.keys() - here:
             peer, _ = self._standing.pop(name)
-            self._emit(FlowGoes(peer=peer, flow=name, why="has ended"))
+            self._emit(FlowGoes(peer=peer, flow=name, ended=True))
 
     def _tell(self, flow: Flow, peer: str, now_s: float) -> None:
         name = flow_name(flow)

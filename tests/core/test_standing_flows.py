@@ -73,8 +73,8 @@ def test_a_flow_that_goes_on_is_said_once_under_the_same_cause() -> None:
     stands(sim)
     mark = sim.mark()
     for _ in range(2):
-        sim.post(ev.FlowGoes(peer=H3, flow=FLOW, why="has ended"))
+        sim.post(ev.FlowGoes(peer=H3, flow=FLOW, ended=True))
     sim.run(0.05)
     said = [one for one in sim.since(0, cmd.Record) if FLOW in one.what]
-    assert [line for line in sim.told(mark) if FLOW in line] == [f"{FLOW} to host3 has ended (it sends again)"]
+    assert [line for line in sim.told(mark) if FLOW in line] == [f"{FLOW} to host3 has ended (its queue pair is gone)"]
     assert len({one.cause for one in said}) == 1

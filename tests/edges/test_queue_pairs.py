@@ -79,7 +79,7 @@ def test_a_flow_that_stands_is_told_of_and_told_again_until_it_goes(bench: Bench
 
 def test_a_flow_that_ends_while_it_stands_goes(bench: Bench) -> None:
     bench.see(flow(silent_s=0.4, posted=3))
-    assert bench.see() == [FlowGoes(peer=PEER, flow=NAME, why="has ended")]
+    assert bench.see() == [FlowGoes(peer=PEER, flow=NAME, ended=True)]
     assert bench.see() == []
 
 
