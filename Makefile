@@ -44,7 +44,7 @@ $(STAMP)/test: $(STAMP)/run
 	touch $@
 
 setup-guests: setup-test ## Install what emulated hosts need: QEMU, tools for its kernel, RDMA programs
-	tools/apt-missing qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils ib_write_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils
+	tools/apt-missing qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils zstd:zstd ib_write_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils
 	ls /usr/lib/*/libibverbs/librxe-rdmav*.so >/dev/null 2>&1 || tools/apt-missing --package ibverbs-providers
 	@# Debian's, which matches its rdma-core; the one on PyPI does not.
 	test -d /usr/lib/python3/dist-packages/pyverbs || tools/apt-missing --package python3-pyverbs

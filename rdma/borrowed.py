@@ -18,11 +18,20 @@ from pathlib import Path
 from rdma.sysfs import ROOT, Unknown, read_text
 
 _PIDFD_GETFD = 438
+_CAP_SYS_PTRACE = 19
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotBorrowedError(Exception):
     """The file cannot be had; the text says why."""
+
+
+def may_borrow() -> bool:
+    """Whether this process has CAP_SYS_PTRACE (capabilities(7), proc(5): CapEff)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_SYS_PTRACE & 1)
+    return False
 
 
 def start_ticks(pid: int) -> int | None:

@@ -36,6 +36,15 @@ class Gid(msgspec.Struct, frozen=True):
     netdev: str = ""
 
 
+def address_of(gid: str) -> str:
+    """The address behind a GID: of ::ffff:a.b.c.d the IPv4 one."""
+    return gid.removeprefix("::ffff:") if "." in gid else gid
+
+
+def gid_of(address: str) -> str:
+    return f"::ffff:{address}" if "." in address else address
+
+
 class Rate(msgspec.Struct, frozen=True):
     """`bits_per_s` of data; `lanes` and `speed` (EDR, ...) as the driver calls them."""
 

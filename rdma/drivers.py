@@ -6,6 +6,8 @@ the answer is no.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -18,9 +20,10 @@ run on such hardware."""
 
 class Driver(msgspec.Struct, frozen=True):
     """One driver. `label`: its packets pass the kernel's output hook, so that the flow label can be rewritten there.
-    `route`: they follow the kernel's routes (under a VRF). `drain_move`: RTS, SQD, a new address, RTS. `doorbell`: what
-    was posted while the queue stood is sent only after its doorbell is rung. `udp_port`: the UDP source port can be
-    changed in RTS. `never_gives_up`: the retry count that this driver takes for "for ever", None if there is none."""
+    `route`: they follow the kernel's routes (under a VRF). `drain_move`: RTS, SQD, a new address, RTS, from the kernel
+    `move_since` on. `doorbell`: what was posted while the queue stood is sent only after its doorbell is rung.
+    `udp_port`: the UDP source port can be changed in RTS. `never_gives_up`: the retry count that this driver takes for
+    "for ever", None if there is none."""
 
     name: str
     label: Ability
@@ -31,6 +34,23 @@ class Driver(msgspec.Struct, frozen=True):
     source: str
     doorbell: bool = False
     never_gives_up: int | None = None
+    move_since: tuple[int, int] = (0, 0)
+
+    def refuses_move(self, kernel: str = os.uname().release) -> str:
+        """Why a queue pair of it must not be moved by `drain_move`; empty when it may. `kernel`: as uname(1) says."""
+        if self.drain_move != "tried":
+            return f"{self.name}: a planned move is {self.drain_move!r} in the table of drivers: {self.why}"
+        if _numbers(kernel) < self.move_since:
+            least = ".".join(map(str, self.move_since))
+            return (
+                f"{self.name} of Linux {kernel}: a queue may drain for ever there, {least} is the first that was tried"
+            )
+        return ""
+
+
+def _numbers(kernel: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", kernel)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _hardware(name: str, drain_move: Ability, udp_port: Ability, why: str, source: str) -> Driver:
@@ -42,7 +62,8 @@ DRIVERS: Final[Mapping[str, Driver]] = {
     for one in (
         Driver("rxe", "tried", "tried", "tried", "no",
                "software: its packets are the kernel's; an address is changed only when nothing is outstanding",
-               "drivers/infiniband/sw/rxe/rxe_qp.c, rxe_net.c", doorbell=True, never_gives_up=7),
+               "drivers/infiniband/sw/rxe/rxe_qp.c, rxe_comp.c (the retransmit timer runs on in SQD), rxe_net.c",
+               doorbell=True, never_gives_up=7, move_since=(6, 12)),
         _hardware("mlx5", "no", "published", "RTS to SQD is not in its state table, the UDP source port can be changed "
                   "in RTS", "drivers/infiniband/hw/mlx5/qp.c; rdma-core, mlx5dv_modify_qp_udp_sport(3)"),
         _hardware("mlx4", "not known", "no", "RTS to SQD exists, a change of address there was never tried",

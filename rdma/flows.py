@@ -21,11 +21,11 @@ from rdma import uverbs
 from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number, start_ticks
 from rdma.counters.table import FAMILIES
 from rdma.deadline import Deadline, deadline
-from rdma.devices import devices
+from rdma.devices import address_of, devices
 from rdma.nldev import Nldev, QueuePair
 from rdma.posted import outstanding
 from rdma.sysfs import ROOT
-from rdma.uverbs import Queried
+from rdma.uverbs import GidEntry, Queried
 
 CONNECTED: Final = frozenset({"RC", "UC", "XRC_INI", "XRC_TGT"})
 PSN_BITS: Final = 24
@@ -42,10 +42,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """One queue pair. `to`, `deadline`: None when the program's file could not be asked, `why` says so. `place`: None
-    when not certain. `silent_s`, `received_s`: for how long it has sent, and received, nothing new; None while it was
-    seen only once. `posted`: requests that wait meanwhile, None when that is not known or was not looked at;
-    `again`: it was seen a moment ago to send something a second time, so something does wait for an answer."""
+    """One queue pair. `to`, `deadline`: None when the program's file could not be asked, `why` says so. `own`: the
+    address that it sends from, empty when not known; `place`: None when not certain. `silent_s`, `received_s`: for how
+    long it has sent, and received, nothing new; None while it was seen only once. `posted`: requests that wait
+    meanwhile, None when that is not known or was not looked at; `again`: it was seen a moment ago to send something a
+    second time, so something does wait for an answer."""
 
     qp: QueuePair
     program: str
@@ -58,6 +59,22 @@ class Flow(msgspec.Struct, frozen=True):
     posted: int | None = None
     again: bool = False
     why: str = ""
+    own: str = ""
+
+    @property
+    def name(self) -> str:
+        """As people and the journal call it."""
+        return f"{self.program or 'a program'} (pid {self.qp.pid}), queue pair {self.qp.lqpn} of {self.qp.device}"
+
+    @property
+    def source(self) -> str:
+        """The address that it sends from; empty while it is not known."""
+        return address_of(self.own)
+
+    @property
+    def peer(self) -> str:
+        """The address that it sends to; empty while it is not known."""
+        return address_of(self.to.to.gid) if self.to is not None else ""
 
     @property
     def stands(self) -> bool:
@@ -94,8 +111,20 @@ class _Known(msgspec.Struct):
     again_s: float = -math.inf
     looks: int = 0
     to: Queried | None = None
+    own: str = ""
     place: Place | None = None
     why: str = ""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Of one program on one device: its queue pairs, and the device's GIDs."""
+
+    queried: dict[Place, Queried]
+    gids: tuple[GidEntry, ...] = ()
+
+
+def _is_from(row: GidEntry, queried: Queried) -> bool:
+    return (row.index, row.port) == (queried.to.sgid_index, queried.to.port)
 
 
 Key = tuple[str, int, int, int]
@@ -153,26 +182,35 @@ class FlowTable:
                 for key, _ in of:
                     self._known[key].why = str(error)
                 continue
-            places = match((qp for _, qp in of), seen)
+            places = match((qp for _, qp in of), seen.queried)
             for key, qp in of:
                 place = places.get(qp.lqpn)
                 if place is None:
                     self._known[key].why = "another queue pair of its program looks the same from outside"
                 else:
-                    self._known[key].to, self._known[key].place = seen[place], place
+                    one = self._known[key]
+                    one.to, one.place = seen.queried[place], place
+                    one.own = next((row.gid for row in seen.gids if _is_from(row, seen.queried[place])), "")
 
-    def query(self, device: str, pid: int, started: int) -> dict[Place, Queried]:
-        """All queue pairs of a program on a device, as its own files tell. NotBorrowedError, OSError."""
+    def query(self, device: str, pid: int, started: int) -> Seen:
+        """What a program's own files tell of its queue pairs on a device. NotBorrowedError, OSError."""
         number = device_number(device, self._root)
         driver_id = uverbs.DRIVER_IDS.get(self.family(device))
         if number is None or driver_id is None:
             raise NotBorrowedError(f"{device}: its driver has no uverbs interface that is known here")
         with borrowed(pid, started, number) as files:
-            return {
+            queried = {
                 Place(index, handle): uverbs.query(fd, handle, driver_id)
                 for index, fd in enumerate(files)
                 for handle in uverbs.handles(fd, driver_id)
             }
+            return Seen(queried, tuple(uverbs.gid_table(files[0], driver_id)) if files else ())
+
+    def ask_again(self, device: str, qpn: int | None = None) -> None:
+        """Addresses of a device's flows, or of one of them, are others now: they are asked anew at the next look."""
+        for key, one in self._known.items():
+            if key[0] == device and qpn in (None, key[1]):
+                one.to, one.place, one.own, one.why = None, None, "", ""
 
     def family(self, device: str) -> str:
         """The RDMA driver's name."""
@@ -189,7 +227,7 @@ class FlowTable:
             posted = outstanding(qp.pid, device_file(qp.device, self._root), here)
         waits = deadline(one.to.timeout, one.to.retry_count, self.family(qp.device)) if one.to is not None else None
         return Flow(
-            qp=qp, program=_program(qp.pid), started=key[3], to=one.to, place=one.place, deadline=waits,
+            qp=qp, program=_program(qp.pid), started=key[3], to=one.to, own=one.own, place=one.place, deadline=waits,
             silent_s=silent_s, received_s=now_s - one.received_s if one.looks else None, posted=posted,
             again=now_s - one.again_s <= AGAIN_S, why=one.why,
         )  # fmt: skip

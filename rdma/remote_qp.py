@@ -7,14 +7,18 @@ The program's file is borrowed for each step and given back before the step ends
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
+import msgspec
+
 from rdma import drivers, uverbs
-from rdma.borrowed import NotBorrowedError, borrowed
+from rdma.borrowed import NotBorrowedError, borrowed, start_ticks
 from rdma.flows import Flow
+from rdma.nldev import QpState
 from rdma.uverbs import Address, Queried
 
 DRAIN_POLL_S: Final = 0.0005
@@ -24,29 +28,49 @@ class RefusedError(Exception):
     """The step was not taken; the text says why. The queue pair is as it was before it."""
 
 
-class RemoteQp:
-    """One flow's queue pair. `family`: its RDMA driver's name; `number`: its uverbs device (`borrowed.device_number`).
+class GoneError(RefusedError):
+    """There is no such queue pair any more, or it has failed: nothing is left to be done to it."""
 
-    `journal(what, before)` is called before each change, with the address that the queue pair has then."""
 
-    def __init__(
-        self, flow: Flow, family: str, number: int, journal: Callable[[str, Address], None],
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+class Target(msgspec.Struct, frozen=True):
+    """A queue pair, and all that is needed to find it again and to put it back: plain values, for a journal on disk.
+
+    `number`: its uverbs device (`borrowed.device_number`); `file`, `handle`: as in `flows.Place`; `family`: its RDMA
+    driver's name; `to`: the address that it had when it was found."""
+
+    pid: int
+    started: int
+    number: int
+    file: int
+    handle: int
+    family: str
+    qpn: int
+    dest_qpn: int
+    to: Address
+
+    @classmethod
+    def of(cls, flow: Flow, family: str, number: int) -> Target:
         """RefusedError when it must not be steered at all."""
-        driver = drivers.of(family)
-        if driver.drain_move != "tried":
-            raise RefusedError(
-                f"{family}: a planned move is {driver.drain_move!r} in the table of drivers: {driver.why}"
-            )
+        if why := drivers.of(family).refuses_move():
+            raise RefusedError(why)
         if flow.place is None or flow.to is None:
             raise RefusedError(f"queue pair {flow.qp.lqpn} of {flow.program or flow.qp.pid}: {flow.why}")
-        self._flow, self._place, self._to = flow, flow.place, flow.to
-        self._doorbell = driver.doorbell
-        self._driver_id = uverbs.DRIVER_IDS[family]
-        self._number = number
-        self._journal, self._clock, self._sleep = journal, clock, sleep
-        self._new: Address | None = None
+        return cls(
+            flow.qp.pid, flow.started, number, flow.place.file, flow.place.handle, family, flow.qp.lqpn,
+            flow.to.dest_qpn, flow.to.to,
+        )  # fmt: skip
+
+
+class RemoteQp:
+    """One queue pair. Whoever calls has journalled the target before the first step."""
+
+    def __init__(
+        self, target: Target, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._target = target
+        self._doorbell = drivers.of(target.family).doorbell
+        self._driver_id = uverbs.DRIVER_IDS[target.family]
+        self._clock, self._sleep = clock, sleep
 
     def stop(self, within_s: float) -> float:
         """Stop the send queue and wait until nothing is outstanding; how long that took.
@@ -54,60 +78,63 @@ class RemoteQp:
         RefusedError when it takes longer: the queue pair goes on then."""
         begun_s = self._clock()
         with self._reached("RTS") as (fd, _):
-            self._change(fd, "stop", lambda: uverbs.modify(fd, self._place.handle, self._driver_id, state="SQD"))
-            while uverbs.query(fd, self._place.handle, self._driver_id).sq_draining:
+            self._modify(fd, state="SQD")
+            while uverbs.query(fd, self._target.handle, self._driver_id).sq_draining:
                 if self._clock() - begun_s > within_s:
                     self._give_up(fd, within_s)
                 if self._doorbell:  # rxe sees that nothing is left only when its requester runs once more
-                    uverbs.ring(fd, self._place.handle, self._driver_id)
+                    uverbs.ring(fd, self._target.handle, self._driver_id)
                 self._sleep(DRAIN_POLL_S)
         return self._clock() - begun_s
 
-    def address(self, to: Address) -> None:
-        """Give it another address; it must be stopped."""
-        with self._reached("SQD") as (fd, _):
-            self._change(
-                fd, "address", lambda: uverbs.modify(fd, self._place.handle, self._driver_id, state="SQD", to=to)
-            )
-            self._new = to
+    def address(self, own: str, peer: str) -> None:
+        """Give it other addresses (GIDs); it must be stopped. The own one is looked up anew: after a flap it may have
+        another index."""
+        with self._reached("SQD") as (fd, now):
+            rows = [row for row in uverbs.gid_table(fd, self._driver_id) if row.port == now.to.port]
+            old = next((row for row in rows if row.index == now.to.sgid_index), None)
+            new = next((row for row in rows if row.gid == own and old is not None and row.type == old.type), None)
+            if new is None:
+                raise RefusedError(f"{own} is no address of this device now")
+            self._modify(fd, state="SQD", to=msgspec.structs.replace(now.to, gid=peer, sgid_index=new.index))
 
     def resume(self) -> None:
-        """Go on."""
-        with self._reached("SQD") as (fd, _):
-            self._go_on(fd)
+        """Go on. Does nothing to one that is running."""
+        with self._reached("SQD", "RTS") as (fd, now):
+            if now.state != "RTS":
+                self._go_on(fd)
 
     def back(self) -> None:
-        """The old address again, if another was given, and go on. Does nothing to one that is running."""
+        """The old address again, if it has another one, and go on. Does nothing to one that is running."""
         with self._reached("SQD", "RTS") as (fd, now):
             if now.state == "RTS":
                 return
-            if self._new is not None:
-                old = self._to.to
-                self._change(
-                    fd, "back", lambda: uverbs.modify(fd, self._place.handle, self._driver_id, state="SQD", to=old)
-                )
-                self._new = None
+            if now.to != self._target.to:
+                self._modify(fd, state="SQD", to=self._target.to)
             self._go_on(fd)
 
     @contextmanager
     def _reached(self, *states: str) -> Iterator[tuple[int, Queried]]:
         """The program's file, and what the queue pair is now. RefusedError when it is not what it was."""
-        qp = self._flow.qp
+        target = self._target
         try:
-            with borrowed(qp.pid, self._flow.started, self._number) as files:
-                if self._place.file >= len(files):
-                    raise RefusedError(f"process {qp.pid} has closed its device")
-                fd = files[self._place.file]
-                now = uverbs.query(fd, self._place.handle, self._driver_id)
-                if now.dest_qpn != self._to.dest_qpn:
-                    raise RefusedError(f"handle {self._place.handle} of process {qp.pid} is another queue pair now")
+            with borrowed(target.pid, target.started, target.number) as files:
+                if target.file >= len(files):
+                    raise GoneError(f"process {target.pid} has closed its device")
+                fd = files[target.file]
+                now = uverbs.query(fd, target.handle, self._driver_id)
+                if now.dest_qpn != target.dest_qpn:
+                    raise GoneError(f"handle {target.handle} of process {target.pid} is another queue pair now")
                 if now.state not in states:
-                    raise RefusedError(f"queue pair {qp.lqpn} is in {now.state}, not in {' or '.join(states)}")
+                    kind = RefusedError if now.state in ("RTS", "SQD") else GoneError
+                    raise kind(f"queue pair {target.qpn} is in {now.state}, not in {' or '.join(states)}")
                 yield fd, now
         except NotBorrowedError as error:
-            raise RefusedError(str(error)) from None
+            kind = RefusedError if start_ticks(target.pid) == target.started else GoneError
+            raise kind(str(error)) from None
         except OSError as error:
-            raise RefusedError(f"queue pair {qp.lqpn}: {error.strerror}") from error
+            kind = GoneError if error.errno in (errno.ENOENT, errno.ENODEV, errno.EIO) else RefusedError
+            raise kind(f"queue pair {target.qpn}: {error.strerror}") from error
 
     def _give_up(self, fd: int, within_s: float) -> NoReturn:
         why = f"not drained within {within_s:g} s: something is outstanding on a dead path"
@@ -117,11 +144,10 @@ class RemoteQp:
             raise RefusedError(f"{why}; and it cannot go on before it is drained: {error.strerror}") from None
         raise RefusedError(why)
 
-    def _change(self, fd: int, what: str, change: Callable[[], None]) -> None:
-        self._journal(what, uverbs.query(fd, self._place.handle, self._driver_id).to)
-        change()
+    def _modify(self, fd: int, *, state: QpState, to: Address | None = None) -> None:
+        uverbs.modify(fd, self._target.handle, self._driver_id, state=state, to=to)
 
     def _go_on(self, fd: int) -> None:
-        self._change(fd, "resume", lambda: uverbs.modify(fd, self._place.handle, self._driver_id, state="RTS"))
+        self._modify(fd, state="RTS")
         if self._doorbell:
-            uverbs.ring(fd, self._place.handle, self._driver_id)
+            uverbs.ring(fd, self._target.handle, self._driver_id)

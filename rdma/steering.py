@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from rdma.drivers import Driver
@@ -10,13 +12,15 @@ from rdma.flows import Flow
 
 class Setting(msgspec.Struct, frozen=True):
     """What the daemon may and can do here. `labels`, `routes`: rungs 1 and 2, empty, or why not; `vrf`: name of the VRF
-    device that it steers in; `device`: RDMA device -> its network devices; `live_qps`: as configured."""
+    device that it steers in; `device`: RDMA device -> its network devices; `live_qps`: why queue pairs are not moved,
+    empty when they may be. `kernel`: as uname(1) says."""
 
     labels: str
     routes: str
     vrf: str
     device: dict[str, tuple[str, ...]]
-    live_qps: bool
+    live_qps: str
+    kernel: str = os.uname().release
 
 
 def rungs(flow: Flow, driver: Driver, setting: Setting) -> dict[str, str]:
@@ -48,10 +52,10 @@ def _route(flow: Flow, driver: Driver, setting: Setting) -> str:
 
 
 def _planned(flow: Flow, driver: Driver, setting: Setting) -> str:
-    if driver.drain_move != "tried":
-        return f"{driver.name}: {driver.why}"
-    if not setting.live_qps:
-        return "rdma.steer.live_qps is off"
+    if why := driver.refuses_move(setting.kernel):
+        return why
+    if setting.live_qps:
+        return setting.live_qps
     if flow.place is None:
         return flow.why
     if flow.qp.state != "RTS":

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from rdma.devices import GidType
 from rdma.nldev import STATES, QpState
 
 IOCTL: Final = 3 << 30 | 24 << 16 | 0x1B << 8 | 1
@@ -23,14 +24,18 @@ DRIVER_IDS: Final = {"mlx5": 1, "mlx4": 2, "bnxt_re": 6, "irdma": 9, "rxe": 14, 
 """enum rdma_driver_id, of the drivers named in `rdma.counters.table.FAMILIES` and a few more."""
 
 _DEVICE, _QP = 0, 4
-_INVOKE_WRITE, _INFO_HANDLES = 0, 1
+_INVOKE_WRITE, _INFO_HANDLES, _QUERY_GID_TABLE = 0, 1, 5
 _CORE_IN, _CORE_OUT, _WRITE_CMD = 0, 1, 2
 _INFO_OBJECT, _INFO_TOTAL, _INFO_LIST = 0, 1, 2
+_GID_ENTRY_BYTES, _GID_ENTRIES, _GID_COUNT = 0, 2, 3
 _QUERY_QP, _MODIFY_QP, _POST_SEND = 25, 26, 28
 _MANDATORY: Final = 1
 _ATTRIBUTE: Final = struct.Struct("=HHHHQ")
 _HEADER: Final = struct.Struct("=HHHHQII")
 _MOST_HANDLES: Final = 4096
+_GID: Final = struct.Struct("=16sIIII")
+_MOST_GIDS: Final = 1024
+_GID_TYPES: Final[tuple[GidType, ...]] = ("IB", "RoCE v1", "RoCE v2")
 
 _DEST: Final = struct.Struct("=16sIHHBBBBBBBB")
 _REST: Final = struct.Struct("=10I2H20B")
@@ -67,10 +72,7 @@ class Address(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes) -> Address:
         gid, label, dlid, _, sgid, hops, tclass, sl, bits, rate, is_global, port = _DEST.unpack_from(data)
-        address = ipaddress.IPv6Address(gid)
-        mapped = address.ipv4_mapped
-        text = f"::ffff:{mapped}" if mapped else str(address)
-        return cls(text, sgid, label, hops, tclass, sl, dlid, bits, rate, bool(is_global), port)
+        return cls(_text(gid), sgid, label, hops, tclass, sl, dlid, bits, rate, bool(is_global), port)
 
 
 class Queried(msgspec.Struct, frozen=True):
@@ -157,6 +159,41 @@ def handles(fd: int, driver_id: int) -> list[int]:
     ])  # fmt: skip
     count = min(struct.unpack("=I", total.raw)[0], _MOST_HANDLES)
     return list(struct.unpack_from(f"={count}I", listed.raw))
+
+
+class GidEntry(msgspec.Struct, frozen=True):
+    """A row of a device's GID table. `gid` as in `Address`; `ifindex`: of its network device, 0 without one."""
+
+    index: int
+    port: int
+    gid: str
+    type: GidType
+    ifindex: int
+
+
+def gid_table(fd: int, driver_id: int) -> list[GidEntry]:
+    """All GIDs of this file's device, in one call (Linux 5.10). OSError on older kernels."""
+    count = ctypes.create_string_buffer(8)
+    rows = ctypes.create_string_buffer(_GID.size * _MOST_GIDS)
+    _ioctl(fd, driver_id, _QUERY_GID_TABLE, [
+        (_GID_ENTRY_BYTES, 8, _GID.size), (_GID_ENTRIES, len(rows), ctypes.addressof(rows)),
+        (_GID_COUNT, 8, ctypes.addressof(count)),
+    ])  # fmt: skip
+    return decode_gids(rows.raw[: _GID.size * min(struct.unpack("=Q", count.raw)[0], _MOST_GIDS)])
+
+
+def decode_gids(rows: bytes) -> list[GidEntry]:
+    """struct ib_uverbs_gid_entry, 32 bytes each."""
+    return [
+        GidEntry(index, port, _text(gid), _GID_TYPES[kind] if kind < len(_GID_TYPES) else "unknown", ifindex)
+        for gid, index, port, kind, ifindex in _GID.iter_unpack(rows)
+    ]
+
+
+def _text(gid: bytes) -> str:
+    address = ipaddress.IPv6Address(gid)
+    mapped = address.ipv4_mapped
+    return f"::ffff:{mapped}" if mapped else str(address)
 
 
 def invoke_write(fd: int, driver_id: int, command: int, core_in: bytes, out_bytes: int) -> bytes:

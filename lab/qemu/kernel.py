@@ -10,10 +10,8 @@ import fcntl
 import gzip
 import lzma
 import os
-import re
 import shutil
 import struct
-import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,17 +20,12 @@ from typing import Final
 import msgspec
 
 from lab.errors import LabError
+from lab.qemu import package
+from lab.qemu.package import TOOLS, Offer, run
 
-META_PACKAGE: Final = "linux-image-amd64"
-TOOLS: Final = {
-    "qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "depmod": "kmod", "cpio": "cpio",
-    "dpkg-deb": "dpkg", "apt-get": "apt", "apt-cache": "apt",
-}  # fmt: skip
-"""Command -> Debian package."""
 BOOT_MODULES: Final = ("virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay")
 """What the initial RAM disk loads, and what those need; the rest is found on the root file system."""
 FILES: Final = Path(__file__).with_name("guest_files")
-_PACKAGE: Final = re.compile(r"^\s*Depends: (linux-image-\d\S*)", re.MULTILINE)
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -56,7 +49,7 @@ def missing_packages() -> list[str]:
 
 
 def prepare(folder: Path | None = None) -> Kernel:
-    """The newest kernel that this machine's package sources offer, or the one that is there already.
+    """The newest kernel on offer (`lab.qemu.package`), or the one that is there already.
 
     Takes about ten seconds the first time. Raises LabError: a tool is missing, the package cannot be had."""
     folder = (folder or cache_folder()).absolute()
@@ -65,33 +58,22 @@ def prepare(folder: Path | None = None) -> Kernel:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         try:
-            ready = _newest_offered(folder)
+            ready = _offered(folder, package.newest(folder))
         except LabError:
             there = _newest(folder)
             if there is not None:
                 ready = there  # without the network what is there serves
-            else:  # a machine whose package lists were never fetched, or are too old
-                _run(["apt-get", "update", "-q"], "the package lists")
-                ready = _newest_offered(folder)
+            else:  # package lists that were never fetched, or are too old
+                ready = _offered(folder, package.newest(folder, update=True))
         _refresh_initrd(ready)
         return ready
 
 
-def _newest_offered(folder: Path) -> Kernel:
-    package = find_package()
-    ready = _at(folder, package.removeprefix("linux-image-"))
+def _offered(folder: Path, offer: Offer) -> Kernel:
+    ready = _at(folder, offer.version)
     if not ready.initrd.exists():
-        _fetch(folder, package, ready)
+        _fetch(offer, ready)
     return ready
-
-
-def find_package() -> str:
-    """The package that `linux-image-amd64` stands for now."""
-    told = _run(["apt-cache", "depends", META_PACKAGE], "the package list").decode()
-    match = _PACKAGE.search(told)
-    if match is None:
-        raise LabError(f"the package sources have no {META_PACKAGE}", "apt-get update")
-    return match[1]
 
 
 def unpack(image: bytes) -> bytes:
@@ -107,7 +89,7 @@ def unpack(image: bytes) -> bytes:
     elif payload.startswith(b"\x1f\x8b"):
         raw = gzip.decompress(payload[: len(payload) - 4])
     elif payload.startswith(b"\x28\xb5\x2f\xfd"):
-        raw = _run(["zstd", "-dc"], "the kernel (zstd)", payload)
+        raw = run(["zstd", "-dc"], "the kernel", payload[: len(payload) - 4])  # behind it: its size
     else:
         raise LabError(f"the kernel is packed in an unknown way ({payload[:4].hex()})", "")
     if not raw.startswith(b"\x7fELF"):
@@ -149,24 +131,23 @@ def _at(folder: Path, version: str) -> Kernel:
 
 
 def _newest(folder: Path) -> Kernel | None:
-    found = [one for one in folder.iterdir() if (one / "initrd.gz").exists()]
+    found = [one for one in folder.iterdir() if (one / "initrd.gz").exists() and package.new_enough(one.name)]
     return _at(folder, max(found, key=lambda one: one.stat().st_mtime).name) if found else None
 
 
-def _fetch(folder: Path, package: str, kernel: Kernel) -> None:
+def _fetch(offer: Offer, kernel: Kernel) -> None:
     """Download, unpack, extract; the initial RAM disk comes last, so that its presence says all is there."""
-    work = folder / kernel.version
+    work = kernel.initrd.parent
     shutil.rmtree(work, ignore_errors=True)
     (work / "root").mkdir(parents=True)
-    _run(["apt-get", "download", "-q", package], f"package {package}", cwd=work)
-    (deb,) = work.glob("*.deb")
-    _run(["dpkg-deb", "-x", str(deb), str(kernel.modules)], f"package {package}")
+    deb = package.download(offer, work)
+    run(["dpkg-deb", "-x", str(deb), str(kernel.modules)], f"package {offer.package}")
     deb.unlink()
     kernel.vmlinux.write_bytes(unpack((kernel.modules / f"boot/vmlinuz-{kernel.version}").read_bytes()))
     usr = kernel.modules / "usr/lib/modules"
     if usr.exists() and not (kernel.modules / "lib").exists():  # Debian 13 on
         (kernel.modules / "lib").symlink_to("usr/lib")
-    _run(["depmod", "-b", str(kernel.modules), kernel.version], "the modules' dependencies")
+    run(["depmod", "-b", str(kernel.modules), kernel.version], "the modules' dependencies")
 
 
 def _refresh_initrd(kernel: Kernel) -> None:
@@ -191,7 +172,7 @@ def _refresh_initrd(kernel: Kernel) -> None:
     (tree / "init").write_text(init)
     (tree / "init").chmod(0o755)
     names = "\n".join(str(path.relative_to(tree)) for path in [tree, *sorted(tree.rglob("*"))]).encode()
-    archive = _run(["cpio", "-o", "-H", "newc", "--quiet"], "the initial RAM disk", names, cwd=tree)
+    archive = run(["cpio", "-o", "-H", "newc", "--quiet"], "the initial RAM disk", names, cwd=tree)
     fresh = kernel.initrd.with_suffix(".new")
     fresh.write_bytes(gzip.compress(archive, 1))
     fresh.replace(kernel.initrd)
@@ -203,17 +184,3 @@ def _locked(folder: Path) -> Iterator[None]:
     with open(folder / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _run(argv: list[str], what: str, given: bytes | None = None, cwd: Path | None = None) -> bytes:
-    path = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(argv, input=given, capture_output=True, cwd=cwd, env=path, timeout=300, check=False)
-    except FileNotFoundError:
-        raise LabError(
-            f"{what}: {argv[0]} is not installed", f"apt-get install {TOOLS.get(argv[0], argv[0])}"
-        ) from None
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise LabError(f"{what}: {argv[0]} ended with {done.returncode}: {last[0]}", "")
-    return done.stdout

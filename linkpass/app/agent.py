@@ -26,11 +26,16 @@ from linkpass.edges.kernel.guardian import Guardian
 from linkpass.edges.kernel.labels import LabelEdge, NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
+from linkpass.edges.moves import Known, MoveEdge
 from linkpass.edges.probes import ProbeEdge
+from linkpass.edges.queue_pairs import QueuePairEdge
 from linkpass.edges.recorder import RecorderEdge
 from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
 from linkpass.edges.traces import TraceEdge
+from linkpass.edges.undo import UndoJournal
+from linkpass.wire.probe import Signer
+from rdma.moving import Patience
 
 TUNE_AGAIN_S = 0.02
 GOODBYE_SEQ = 0
@@ -58,8 +63,11 @@ class Agent:
         timers: TcpTimerEdge | None,
         record_to: str = "",
         also_active: Callable[[], Mapping[str, bool]] = dict,
+        queue_pairs: QueuePairEdge | None = None,
+        undo: UndoJournal | None = None,
     ) -> None:
-        """`also_active`: peers to which data flows past the kernel's sockets, and whether it has advanced."""
+        """`also_active`: peers to which data flows past the kernel's sockets, and whether it has advanced.
+        `queue_pairs`: those of this namespace; `undo`: where to write down what cannot be marked."""
         self.config = config
         self.namespace = namespace
         self.journal = journal
@@ -76,6 +84,9 @@ class Agent:
         self._timers = timers
         self._record_to = record_to
         self._also_active = also_active
+        self._queue_pairs = queue_pairs
+        self._undo = undo
+        self._moves: MoveEdge | None = None
         self._tape: RecorderEdge | None = None
         self._opened_s = 0.0
         self._refreshed_s = 0.0
@@ -128,9 +139,11 @@ class Agent:
             self.core = Core(settings)
             self._open_tape(settings)
             self._open_probing(settings)
+            self._open_moves()
             self._open_sockets(settings)
         carriers = Carriers(
             routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
+            moves=self._moves,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
             relabels=1 in rungs and settings.mode == "act", removed=self._removed,
             submit=self.submit, spawn=self._spawn,
@@ -155,6 +168,8 @@ class Agent:
             self._sockets.poll(now_s, self._also_active())
             self._tune()
         self._try(self._watch.resolve_gateways)
+        if self._moves is not None:
+            self._try(self._moves.listen)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
@@ -172,7 +187,7 @@ class Agent:
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
-        for edge in (self.probes, self._traces, self._sockets):
+        for edge in (self.probes, self._traces, self._sockets, self._moves):
             if edge is not None:
                 edge.close()
         if self.acting and self.attends and not self.namespace.gone:
@@ -282,6 +297,32 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self._traces = probes, traces
+
+    def _open_moves(self) -> None:
+        steer = self.config.rdma.steer
+        if not steer.live_qps or not self.acting or self._queue_pairs is None or self._undo is None:
+            return
+        if self.probes is None:
+            self.notes.append("rdma.steer.live_qps: without probes no queue pair is moved")
+            return
+        known = Known(
+            flows=lambda: self._queue_pairs.flows if self._queue_pairs is not None else (),
+            family=self._queue_pairs.family,
+            uplink=self._uplink_towards,
+            trusted=lambda: self.core.trusted_uplinks(self._clock.now_s()) if self.core is not None else (),
+            ask_again=self._queue_pairs.ask_again,
+        )
+        self._moves = MoveEdge(
+            known, Signer(read_key(self.config)), self._undo, self.submit, self._clock.now_s,
+            port=steer.port, device=self.config.routes.vrf, patience=Patience(whole_s=steer.patience_s),
+        )  # fmt: skip
+        self._moves.open()
+
+    def _uplink_towards(self, own: str, peer: str) -> str:
+        try:
+            return self._routes.blind_uplink(peer, own)
+        except OSError:
+            return ""
 
     def _open_sockets(self, settings: CoreSettings) -> None:
         sockets = SocketEdge(self.submit, self.config.prefixes, settings.address, self._on_data)

@@ -17,6 +17,7 @@ from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.routes import RouteEdge
+from linkpass.edges.moves import MoveEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.traces import TraceEdge
@@ -36,6 +37,7 @@ class Carriers:
     probes: ProbeEdge | None
     traces: TraceEdge | None
     sockets: SocketEdge | None
+    moves: MoveEdge | None
     hook: HookEdge
     journal: JournalEdge
     clock: Clock
@@ -50,6 +52,7 @@ class Carriers:
         return {
             cmd.SetGroup: self._set_group,
             cmd.SetLabels: self._set_labels,
+            cmd.MoveFlows: self._move_flows,
             cmd.SetProbes: self._set_probes,
             cmd.TraceLabels: self._trace,
             cmd.ResolveUplinks: self._resolve,
@@ -78,6 +81,11 @@ class Carriers:
             return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
         took_s = self.clock.now_s() - started_s
         return ev.LabelsProgrammed(cmd_id=command.cmd_id, peer=command.peer, took_s=took_s)
+
+    def _move_flows(self, command: cmd.MoveFlows) -> ev.Event | None:
+        if self.moves is None:
+            return ev.FlowsStay(cmd_id=command.cmd_id, uplink=command.uplink, why="queue pairs cannot be moved here")
+        return self.moves.leave(command)
 
     def _set_probes(self, command: cmd.SetProbes) -> None:
         if self.probes is not None:

@@ -25,6 +25,7 @@ from linkpass.app.picture import netns_rows, picture
 from linkpass.app.rdma import Rdma
 from linkpass.config import Config
 from linkpass.core.events import Event
+from linkpass.edges import moves
 from linkpass.edges.clock import Clock
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.labels import LabelEdge
@@ -134,6 +135,8 @@ class Daemon:
             timers=self._timers,
             record_to=self.config.recorder.file if not name else "",
             also_active=self._rdma.peers if not name else dict,
+            queue_pairs=self._rdma.queue_pairs if not name else None,
+            undo=self._undo,
         )
         try:
             agent.open()
@@ -165,6 +168,8 @@ class Daemon:
         self._undo = UndoJournal(journal_folder(self.config))
         self._undo.open()
         timers = self.config.tcp_timers
+        if going := moves.restore(self._undo):
+            logger.warning("queue pairs that an earlier run had stopped go on", count=going)
         self._timers = TcpTimerEdge(self._undo, timers.rto_min_us, timers.rto_max_ms)
         restored = self._timers.restore()
         if restored:
@@ -324,6 +329,9 @@ def cleanup(config: Config) -> list[str]:
         undo = UndoJournal(folder)
         undo.open()
         try:
+            going = moves.restore(undo)
+            if going:
+                done.append(f"let {going} stopped queue pair(s) go on ({moves.KIND})")
             timers = TcpTimerEdge(undo, config.tcp_timers.rto_min_us, config.tcp_timers.rto_max_ms)
             restored = timers.restore()
             if restored:

@@ -12,6 +12,7 @@ from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
+from rdma.borrowed import may_borrow
 from rdma.steering import Setting
 
 OFF = "off in the configuration"
@@ -55,7 +56,7 @@ class Rdma:
 
     def view(self, rungs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`."""
-        shown = self.ports()
+        shown = {**self.ports(), "live_qps_why": self.steer_why}
         if self._flows is None:
             return {**shown, "flows": [], "flows_why": OFF}
         setting = Setting(
@@ -63,9 +64,24 @@ class Rdma:
             routes=str(rungs["2"]["why"]),
             vrf=self._config.routes.vrf,
             device={device["name"]: tuple(device["netdevs"]) for device in shown["devices"]},
-            live_qps=False,
+            live_qps=self.steer_why,
         )
         return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
+
+    @property
+    def queue_pairs(self) -> QueuePairEdge | None:
+        return self._flows
+
+    @property
+    def steer_why(self) -> str:
+        """Why queue pairs of running programs are not moved; empty when they are."""
+        if not self._config.rdma.steer.live_qps:
+            return "rdma.steer.live_qps is off"
+        if self._config.mode != "act":
+            return "mode is observe"
+        if self._flows is None:
+            return "rdma.flows is off"
+        return "" if may_borrow() else "CAP_SYS_PTRACE is missing"
 
     def ports(self) -> dict[str, Any]:
         return self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}

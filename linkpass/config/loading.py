@@ -73,6 +73,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "rdma.evidence.symbol_errors_per_s": (0, INF),
     "rdma.evidence.receive_error_ratio": (0, 1),
     "rdma.evidence.tick_s": (0, 1),
+    "rdma.steer.port": (1, 65535),
+    "rdma.steer.patience_s": (0.01, 30),
 }
 """Least and greatest value of every number; the kernel's limits where it has some (TCP_RTO_MAX_MS: 1 to 120 s)."""
 
@@ -146,6 +148,7 @@ def core_settings(config: Config, *, address: str = "") -> CoreSettings:
         address=found,
         mode=config.mode,
         rungs=config.rungs,
+        live_qps=config.rdma.steer.live_qps,
         damping=config.damping,
         probing=config.probing,
         detection=config.detection,

@@ -81,12 +81,23 @@ class Escalation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float = 10.0
 
 
+class RdmaSteer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    live_qps: bool = False
+    """In act mode, queue pairs that follow no route of ours are moved to other addresses when their uplink is to be
+    left. Both hosts must allow it. Needs CAP_SYS_PTRACE; which drivers' can be moved says docs/rdma.md."""
+    port: int = 3786
+    """UDP port on which daemons agree on it."""
+    patience_s: float = 1.0
+    """A queue pair is stopped for so long at most. Keep it below what the program's own timeouts allow."""
+
+
 class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counters: bool = True
     """Read the counters of RDMA ports once a second; nothing is changed."""
     flows: bool = True
     """Look at this host's queue pairs a few times a second: whom they talk to, and whether they advance."""
     evidence: Thresholds = Thresholds()
+    steer: RdmaSteer = RdmaSteer()
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,9 +1,9 @@
 """What the core can ask of the world. Every command has an id and the causal id of the story it belongs to.
 
 Outcomes come back as events that carry the id: SetGroup -> GroupProgrammed | GroupFailed, SetLabels ->
-LabelsProgrammed | LabelsFailed, TraceLabels -> LabelsTraced | TraceFailed, ResolveUplinks -> UplinksResolved |
-ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked, Escalate -> Escalated | EscalateFailed.
-SetProbes and Record are always carried out and have no outcome.
+LabelsProgrammed | LabelsFailed, MoveFlows -> FlowsLeft | FlowsStay, TraceLabels -> LabelsTraced | TraceFailed,
+ResolveUplinks -> UplinksResolved | ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked,
+Escalate -> Escalated | EscalateFailed. SetProbes and Record are always carried out and have no outcome.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ class SetLabels(Command, frozen=True):
 
     peer: str
     labels: tuple[int, ...]
+
+
+class MoveFlows(Command, frozen=True):
+    """Rung 2 for RDMA flows that no route of ours moves: take those that go over an uplink to other addresses, which
+    lead over others (`leave`), or leave them alone from now on."""
+
+    uplink: str
+    leave: bool
 
 
 class ProbeTarget(msgspec.Struct, frozen=True):
@@ -98,5 +106,6 @@ class Record(Command, frozen=True):
 
 
 AnyCommand = (
-    SetGroup | SetLabels | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | Escalate | Record
+    SetGroup | SetLabels | MoveFlows | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | Escalate
+    | Record
 )  # fmt: skip

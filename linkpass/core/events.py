@@ -106,6 +106,33 @@ class FlowGoes(Event, frozen=True):
     ended: bool = False
 
 
+class FlowMoved(Event, frozen=True):
+    """An attempt to move an RDMA flow to other addresses has ended: it `moved`, or was kept where it is. `for_cause`:
+    of the command that it was made for; empty when the peer asked. `took_s`: from its stop until it went on."""
+
+    peer: str
+    flow: str
+    moved: bool
+    why: str
+    took_s: float = 0.0
+    for_cause: str = ""
+
+
+class FlowsLeft(Event, frozen=True):
+    """No RDMA flow that could be moved goes over an uplink any more."""
+
+    cmd_id: int
+    uplink: str
+
+
+class FlowsStay(Event, frozen=True):
+    """Some still do."""
+
+    cmd_id: int
+    uplink: str
+    why: str
+
+
 # paths
 class LabelsTraced(Event, frozen=True):
     """Hop-limited traces of labels over one uplink: label -> names of the nodes in order, None where a hop was mute.
@@ -273,9 +300,9 @@ class Deadline(Event, frozen=True):
 
 
 AnyEvent = (
-    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData | PeerFiltered
-    | FlowStands | FlowGoes | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence
-    | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested
-    | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
-    | Deadline
+    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
+    | PeerFiltered | FlowStands | FlowGoes | FlowMoved | FlowsLeft | FlowsStay | LabelsTraced | TraceFailed
+    | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow | DaemonLate | NoticeHeard
+    | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads | GroupFailed
+    | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
 )  # fmt: skip

@@ -1,14 +1,26 @@
-"""RDMA flows that stand though work waits: what is known of their paths and peers says whose fault that is.
+"""RDMA flows: those that stand though work waits, and those that can only be moved one by one.
 
-Nothing is moved for it: a path that fails is left by its own evidence. What stands is named at once, for the transport
-says nothing until it gives up.
+What is known of its paths and peers says whose fault it is that a flow stands. Nothing is moved for it: a path that
+fails is left by its own evidence. It is named at once, for the transport says nothing until it gives up.
+
+An uplink that works but is to be left (a drain, losses) is left by flows that follow no route of ours, too, where that
+is allowed: each is stopped and given other addresses, together with its peer. From an uplink over which nothing gets
+through none can be moved so: what is outstanding there is never answered.
 """
 
 from __future__ import annotations
 
-from linkpass.core.events import FlowGoes, FlowStands
+from typing import Literal
+
+from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands
 from linkpass.core.hosts import witnesses
+from linkpass.core.steer import count_move, grade_uplink
 from linkpass.core.world import Tray, World
+
+FLOWS = "flows "
+"""Wishes to leave an uplink are called `flows UPLINK`; their value is `("leave",)`, or nothing."""
+AGAIN_S = 2.0
+"""What could not be moved is tried again no sooner: every attempt holds its program up."""
 
 
 def on_stands(world: World, tray: Tray, event: FlowStands, now_s: float) -> None:
@@ -31,6 +43,45 @@ def on_goes(world: World, tray: Tray, event: FlowGoes, now_s: float) -> None:
         name = world.table.peer(event.peer).title()
         what, why = ("has ended", "its queue pair is gone") if event.ended else ("goes on", "it sends again")
         tray.record(said[1], f"{event.flow} to {name} {what}", why, element=name)
+
+
+def decide(world: World, tray: Tray, now_s: float) -> None:
+    """Which uplinks flows should leave one by one: those that work badly while another one is good."""
+    if not world.settings.live_qps or not world.acting:
+        return
+    grades = {name: grade_uplink(world, name, now_s) for name in world.uplinks}
+    refuge = any(grade == "good" for grade, _, _ in grades.values())
+    for name, (grade, why, cause) in grades.items():
+        leave = grade == "soft" and refuge
+        if leave or FLOWS + name in world.wishes:
+            world.wish(FLOWS + name).want(("leave",) if leave else (), cause or world.new_cause(), why)
+
+
+def on_left(world: World, event: FlowsLeft) -> None:
+    wish = world.wishes.get(FLOWS + event.uplink)
+    if wish is not None and wish.done(event.cmd_id):
+        wish.unverified = False
+
+
+def on_stay(world: World, tray: Tray, event: FlowsStay, now_s: float) -> None:
+    wish = world.wishes.get(FLOWS + event.uplink)
+    if wish is not None and wish.failed(event.cmd_id, now_s):
+        wish.retry_at_s = max(wish.retry_at_s or 0.0, now_s + AGAIN_S)
+        if wish.failures == 1:
+            what = f"some RDMA flows still go over {event.uplink}: tried again with growing pauses"
+            tray.record(wish.cause, what, event.why, rung=2, element=event.uplink, level="warning")
+
+
+def on_moved(world: World, tray: Tray, event: FlowMoved, now_s: float) -> None:
+    cause = event.for_cause or world.incident(now_s)
+    name = world.table.peer(event.peer).title()
+    if event.moved:
+        count_move(world, cause, "away")
+        what = f"moved {event.flow} to {name} to other addresses, it stood for {event.took_s * 1e3:.0f} ms"
+    else:
+        what = f"{event.flow} to {name} stays where it is"
+    level: Literal["info", "warning"] = "info" if event.moved else "warning"
+    tray.record(cause, what, event.why, rung=2, element=name, level=level)
 
 
 def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str]:

@@ -54,6 +54,9 @@ class Core:
             ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
             ev.FlowStands: lambda e, now: flows.on_stands(self.world, self._tray, e, now),
             ev.FlowGoes: lambda e, now: flows.on_goes(self.world, self._tray, e, now),
+            ev.FlowMoved: lambda e, now: flows.on_moved(self.world, self._tray, e, now),
+            ev.FlowsLeft: lambda e, now: flows.on_left(self.world, e),
+            ev.FlowsStay: lambda e, now: flows.on_stay(self.world, self._tray, e, now),
             ev.LabelsTraced: self._on_traced,
             ev.TraceFailed: lambda e, now: survey.on_trace_failed(self.world, self._tray, e),
             ev.UplinksResolved: self._on_resolved,
@@ -100,6 +103,10 @@ class Core:
     def view(self, now_s: float) -> View:
         """A picture of everything, for people and metrics."""
         return view_of(self.world, now_s)
+
+    def trusted_uplinks(self, now_s: float) -> set[str]:
+        """Uplinks that nothing speaks against."""
+        return {name for name in self.world.uplinks if steer.grade_uplink(self.world, name, now_s)[0] == "good"}
 
     # events
 
@@ -276,6 +283,7 @@ class Core:
         for peer in world.table.peers.values():
             steer.decide_labels(world, self._tray, peer, now_s)
         steer.decide_group(world, self._tray, now_s)
+        flows.decide(world, self._tray, now_s)
         steer.program(world, self._tray, now_s)
         self._plan = survey.send_plan(world, self._tray, self._plan, now_s)
 

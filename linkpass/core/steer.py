@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeVar
 
-from linkpass.core.commands import BUCKETS, SetGroup, SetLabels
+from linkpass.core.commands import BUCKETS, MoveFlows, SetGroup, SetLabels
 from linkpass.core.decide import ALL_GOOD, ORDER, Grade, Option, fill, moved_share, select
 from linkpass.core.paths import Path, Peer
 from linkpass.core.world import GROUP, Tray, World
@@ -192,7 +192,7 @@ def decide_group(world: World, tray: Tray, now_s: float) -> None:
     options: list[Option] = []
     causes: dict[str, str] = {}
     for uplink in world.uplinks.values():
-        grade, why, causes[uplink.name] = _grade_uplink(world, uplink.name, now_s)
+        grade, why, causes[uplink.name] = grade_uplink(world, uplink.name, now_s)
         if uplink.usable:
             options.append(Option(uplink.name, grade, why, carries=uplink.name in before))
     chosen, why = select(options, world.settings.limits.max_moved_ratio)
@@ -214,7 +214,7 @@ def decide_group(world: World, tray: Tray, now_s: float) -> None:
     tray.record(cause, what, why, rung=2)
 
 
-def _grade_uplink(world: World, name: str, now_s: float) -> Judgement:
+def grade_uplink(world: World, name: str, now_s: float) -> Judgement:
     """An uplink for traffic to everybody: by its port, its link, and what probes over it and over the others say."""
     judgement = _grade_port(world, name)
     hop = world.table.first_hop(name)
@@ -252,7 +252,9 @@ def program(world: World, tray: Tray, now_s: float) -> None:
         cmd_id = tray.take_id()
         wish.send(cmd_id, now_s)
         value = wish.value or ()
-        if kind == "group":
+        if kind == "flows":
+            tray.put(MoveFlows(cmd_id=cmd_id, cause=wish.cause, uplink=name, leave=bool(value)))
+        elif kind == "group":
             tray.put(SetGroup(cmd_id=cmd_id, cause=wish.cause, group=name, uplinks=value))
         else:
             tray.put(SetLabels(cmd_id=cmd_id, cause=wish.cause, peer=name, labels=value))

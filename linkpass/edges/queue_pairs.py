@@ -68,9 +68,9 @@ class QueuePairEdge:
             return
         here: set[str] = set()
         for flow in self._flows:
-            peer = peer_of(flow)
+            peer = flow.peer
             if peer:
-                here.add(flow_name(flow))
+                here.add(flow.name)
                 moves = 0.0 in (flow.silent_s, flow.received_s)
                 self._advanced[peer] = self._advanced.get(peer, False) or moves
                 self._tell(flow, peer, now_s)
@@ -79,7 +79,7 @@ class QueuePairEdge:
             self._emit(FlowGoes(peer=peer, flow=name, ended=True))
 
     def _tell(self, flow: Flow, peer: str, now_s: float) -> None:
-        name = flow_name(flow)
+        name = flow.name
         told = self._standing.get(name)
         if flow.stands and flow.silent_s is not None and flow.silent_s >= STANDS_S:
             if told is None or now_s - told[1] >= TELL_AGAIN_S:
@@ -90,9 +90,23 @@ class QueuePairEdge:
             del self._standing[name]
             self._emit(FlowGoes(peer=peer, flow=name))
 
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """As they were at the last look."""
+        return tuple(self._flows)
+
+    def family(self, device: str) -> str:
+        """The name of a device's RDMA driver; empty when it is not known."""
+        return self._table.family(device) if self._table is not None else ""
+
+    def ask_again(self, device: str, qpn: int | None = None) -> None:
+        """Addresses of a device's flows, or of one of them, are others now."""
+        if self._table is not None:
+            self._table.ask_again(device, qpn)
+
     def take_peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data has advanced since this was last asked."""
-        now, self._advanced = self._advanced, {peer: False for flow in self._flows if (peer := peer_of(flow))}
+        now, self._advanced = self._advanced, {flow.peer: False for flow in self._flows if flow.peer}
         return now
 
     def snapshot(self, setting: Setting) -> list[dict[str, Any]]:
@@ -100,27 +114,16 @@ class QueuePairEdge:
         return [self._row(flow, setting) for flow in self._flows]
 
     def _row(self, flow: Flow, setting: Setting) -> dict[str, Any]:
-        family = self._table.family(flow.qp.device) if self._table is not None else ""
+        family = self.family(flow.qp.device)
         return {
-            "name": flow_name(flow), "program": flow.program, "pid": flow.qp.pid, "device": flow.qp.device,
+            "name": flow.name, "program": flow.program, "pid": flow.qp.pid, "device": flow.qp.device,
             "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
-            "peer": peer_of(flow), "silent_s": flow.silent_s, "posted": flow.posted, "stands": flow.stands,
+            "own": flow.source, "peer": flow.peer, "silent_s": flow.silent_s, "posted": flow.posted,
+            "stands": flow.stands,
             "gives_up_after_s": patience_s(flow), "left_s": left_s(flow),
             "never_gives_up": flow.deadline is not None and math.isinf(flow.deadline.least_s),
             "rungs": rungs(flow, drivers.of(family), setting), "why": flow.why,
         }  # fmt: skip
-
-
-def flow_name(flow: Flow) -> str:
-    """As people and the journal call it."""
-    return f"{flow.program or 'a program'} (pid {flow.qp.pid}), queue pair {flow.qp.lqpn} of {flow.qp.device}"
-
-
-def peer_of(flow: Flow) -> str:
-    """The address behind its GID; empty while it is not known."""
-    if flow.to is None:
-        return ""
-    return flow.to.to.gid.removeprefix("::ffff:") if "." in flow.to.to.gid else flow.to.to.gid
 
 
 def patience_s(flow: Flow) -> float | None:

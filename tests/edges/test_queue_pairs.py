@@ -18,7 +18,9 @@ from rdma.nldev import QpState, QueuePair
 from rdma.steering import Setting
 from rdma.uverbs import Address, Queried
 
-HERE = Setting(labels="", routes="", vrf="vrf0", device={"rxe0": ("vrf0",)}, live_qps=False)
+HERE = Setting(
+    labels="", routes="", vrf="vrf0", device={"rxe0": ("vrf0",)}, live_qps="rdma.steer.live_qps is off", kernel="6.12.1"
+)
 PEER = "fd00:ff::2"
 NAME = f"writer (pid {os.getpid()}), queue pair 17 of rxe0"
 
@@ -121,7 +123,7 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     assert four["rungs"]["label"] == "IPv4 has no flow label: use the IPv6 GID"
     assert unknown["rungs"]["label"] == "not permitted" and unknown["peer"] == ""
     (elsewhere, _, _) = bench.edge.snapshot(
-        Setting(labels="mode is observe", routes="", vrf="", device={"rxe0": ("eth0",)}, live_qps=True)
+        Setting(labels="mode is observe", routes="", vrf="", device={"rxe0": ("eth0",)}, live_qps="", kernel="6.12.1")
     )
     assert elsewhere["rungs"] == {
         "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",

@@ -7,10 +7,11 @@ import os
 import msgspec
 import pytest
 
+from rdma import drivers
 from rdma.borrowed import start_ticks
 from rdma.flows import Flow, Place
 from rdma.nldev import QueuePair
-from rdma.remote_qp import RefusedError, RemoteQp
+from rdma.remote_qp import RefusedError, RemoteQp, Target
 from rdma.uverbs import Address, Queried
 
 TO = Address("fd00:ff::2", 1)
@@ -22,13 +23,20 @@ KNOWN = Flow(
 
 
 def remote(flow: Flow, family: str = "rxe") -> RemoteQp:
-    return RemoteQp(flow, family, os.makedev(231, 192), lambda what, before: pytest.fail(f"{what} was journalled"))
+    return RemoteQp(Target.of(flow, family, os.makedev(231, 192)))
 
 
 @pytest.mark.parametrize("family", ["mlx5", "mlx4", "bnxt_re", "brand_new"])
 def test_a_driver_that_does_not_allow_it_or_is_not_known_is_refused(family: str) -> None:
     with pytest.raises(RefusedError, match="in the table of drivers"):
         remote(KNOWN, family)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "refused"), [("6.1.0-40-amd64", True), ("6.12.95+deb12-amd64", False), ("7.3.4", False)]
+)
+def test_a_kernel_whose_queues_drain_for_ever_is_refused(kernel: str, refused: bool) -> None:
+    assert bool(drivers.of("rxe").refuses_move(kernel)) == refused
 
 
 def test_a_queue_pair_that_is_not_certain_is_refused() -> None:
@@ -45,7 +53,7 @@ def test_a_program_that_is_another_one_now_is_refused() -> None:
 def test_a_program_that_has_closed_its_device_is_refused() -> None:
     for step in (
         lambda one: one.stop(1.0),
-        lambda one: one.address(TO),
+        lambda one: one.address(TO.gid, TO.gid),
         lambda one: one.resume(),
         lambda one: one.back(),
     ):

@@ -1,0 +1,56 @@
+"""Queue pairs that are stopped, in the undo journal: written down before they are, struck out when they run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from rdma.remote_qp import GoneError, RefusedError, RemoteQp, Target
+
+KIND: Final = "queue_pair"
+"""Of our entries in the undo journal."""
+Plain = Mapping[str, int | str]
+
+
+class Undo(Protocol):
+    """What is needed of the undo journal."""
+
+    def note(self, kind: str, changes: Sequence[Plain], *, sync: bool = True) -> list[int]: ...
+
+    def done(self, numbers: Sequence[int]) -> None: ...
+
+    def pending(self, kind: str) -> dict[int, Plain]: ...
+
+
+def restore(undo: Undo) -> int:
+    """Queue pairs that were stopped by a daemon that is gone go on, with the address they had; how many."""
+    pending = undo.pending(KIND)
+    fine = [number for number, put in zip(pending, put_back(list(pending.values())), strict=True) if put]
+    undo.done(fine)
+    return len(fine)
+
+
+def put_back(changes: Sequence[Plain]) -> list[bool]:
+    """For `UndoJournal.restore_all`."""
+    return [attempt(RemoteQp(target_of(change)).back, gone_is_fine=True) is None for change in changes]
+
+
+def plain(target: Target) -> Plain:
+    return {"target": msgspec.json.encode(target).decode()}
+
+
+def target_of(change: Plain) -> Target:
+    return msgspec.json.decode(str(change["target"]), type=Target)
+
+
+def attempt(work: Callable[[], object], *, gone_is_fine: bool) -> str | None:
+    """None when it was done, or, with `gone_is_fine`, when nothing is left to do it to; else why not."""
+    try:
+        work()
+    except GoneError as error:
+        return None if gone_is_fine else str(error)
+    except RefusedError as error:
+        return str(error)
+    return None
