@@ -107,7 +107,7 @@ class Agent:
         self._routes = RouteEdge(
             config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms, vrf=config.routes.vrf
         )
-        self._guardian = Guardian()
+        self._guardian = Guardian(vrf=config.routes.vrf)
         self._routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
         self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(

@@ -37,7 +37,9 @@ RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
 GROUP_LINK, GROUP_NEIGH, GROUP_IPV4_ROUTE, GROUP_IPV6_ROUTE, GROUP_NEXTHOP = 1, 3, 7, 11, 32
 
 TABLE_MAIN: Final = 254
-TYPE_UNICAST: Final = 1
+TYPE_UNICAST, TYPE_BLACKHOLE = 1, 6
+DISCARDED: Final = "100::4c50"
+"""Of the discard-only prefix (RFC 6666)."""
 
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING, _IFF_LOWER_UP = 0x1, 0x8, 0x40, 0x10000
 _NUD_USABLE: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
@@ -367,6 +369,13 @@ def route(
         metrics = _u32(_RTAX_RTO_MIN, rto_min_ms) + _u32(_RTAX_LOCK, 1 << _RTAX_RTO_MIN)
         body += nla(_RTA_METRICS | NESTED, metrics)
     return body
+
+
+def discard_route(*, protocol: int, metric: int, table: int = TABLE_MAIN) -> bytes:
+    """A route of ours to one address of the discard-only prefix (RFC 6666): nobody's packets go there."""
+    body = _RTMSG.pack(AF_INET6, 128, 0, 0, table if table < 256 else 0, protocol, 0, TYPE_BLACKHOLE, 0)
+    body += nla(_RTA_DST, _packed(DISCARDED)) + _u32(_RTA_TABLE, table) + _u32(_RTA_PRIORITY, metric)
+    return body + _u32(_RTA_EXPIRES, 1)
 
 
 def route_lookup(

@@ -1,9 +1,10 @@
 """Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
 
-    guest_tool.py devices | queue-pairs | watch PID TIMER
+    guest_tool.py devices | queue-pairs | watch PID TIMER | stop PID FOLDER
 
 `watch` looks at a program's queue pairs in all the ways that there are, in one go: under emulation a start of Python
-takes longer than all of them."""
+takes longer than all of them. `stop` is a daemon that dies after it has stopped a queue pair: it is in the undo journal
+in FOLDER, and stands."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ import time
 
 import msgspec
 
+from linkpass.edges.moves.undoing import KIND, plain
+from linkpass.edges.undo import UndoJournal
 from rdma import uverbs
 from rdma.borrowed import borrowed, device_number, start_ticks
 from rdma.counters.reading import PortReader
 from rdma.devices import devices
 from rdma.flows import FlowTable
 from rdma.nldev import Nldev
+from rdma.remote_qp import RemoteQp, Target
 
 RXE = uverbs.DRIVER_IDS["rxe"]
 
@@ -62,6 +66,21 @@ def watch(pid: int, timer: int) -> dict[str, object]:
         }  # fmt: skip
 
 
+def stop(pid: int, folder: str) -> str:
+    """Its state then."""
+    with Nldev() as kernel:
+        (flow,) = [one for one in FlowTable(kernel).look(time.monotonic()) if one.qp.pid == pid]
+    number = device_number("rxe0")
+    assert number is not None
+    target = Target.of(flow, "rxe", number)
+    undo = UndoJournal(folder)
+    undo.open()
+    undo.note(KIND, [plain(target)])
+    RemoteQp(target).stop(10.0)
+    with borrowed(target.pid, target.started, number) as files:
+        return uverbs.query(files[target.file], target.handle, RXE).state
+
+
 def main(argv: list[str]) -> object:
     match argv:
         case ["devices"]:
@@ -71,6 +90,8 @@ def main(argv: list[str]) -> object:
                 return kernel.queue_pairs()
         case ["watch", pid, timer]:
             return watch(int(pid), int(timer))
+        case ["stop", pid, folder]:
+            return stop(int(pid), folder)
         case _:
             raise SystemExit(__doc__)
 

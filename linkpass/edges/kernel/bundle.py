@@ -4,6 +4,11 @@ Each bundle has next hops of its own. The kernel keeps ready-made routes per nex
 made for whichever route asked first: routes that share a next hop share metrics and preferred source by accident, and
 when one of them is removed the others' lookups answer ENETUNREACH. So only routes that are alike share one, and after
 the removal of a route the next hops are renewed, which throws the ready-made routes away.
+
+A ready-made route is valid until the next IPv6 route is *added* (rt6_is_valid: the serial number of all tables; only
+adding counts it up). Whoever keeps one, a connected socket or a queue pair of soft-RoCE, goes on with it when the route
+is removed, and when the next hop is, too, all that it sends is dropped: in the first network namespace the dead route
+passes for a valid one for ever. So between routes and next hops something is added (`renewal`).
 """
 
 from __future__ import annotations
@@ -155,6 +160,8 @@ class Bundle:
         """All of it, whether it is there or not: routes, group, next hops. It can be made again."""
         idents = ([self.ident] if self.ident else []) + list(self.hops.values())
         changes = [(rtnl.RTM_DELROUTE, self.route(one), 0) for one in sorted(self.laid)]
+        if self.family == rtnl.AF_INET6 and idents:
+            changes += renewal(self.protocol, self.metric, self.table)
         changes += [(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(ident), 0) for ident in idents]
         sock.change_many(changes)
         for ident in idents:
@@ -200,6 +207,13 @@ class Bundle:
             expires_s=self.expires_s,
             rto_min_ms=self.rto_min_ms,
         )
+
+
+def renewal(protocol: int, metric: int, table: int) -> list[Change]:
+    """What every ready-made IPv6 route is found outdated by, at its next use: a route that nobody's packets take is
+    added, and removed again."""
+    body = rtnl.discard_route(protocol=protocol, metric=metric, table=table)
+    return [(rtnl.RTM_NEWROUTE, body, rtnl.F_CREATE | rtnl.F_REPLACE), (rtnl.RTM_DELROUTE, body, 0)]
 
 
 def _names(members: Iterable[Exit]) -> str:

@@ -33,8 +33,8 @@ END_S = 2.0
 class Guardian:
     """One network namespace's. Nothing is started before IPv4 routes are laid (`watch`)."""
 
-    def __init__(self, *, wait_s: float = EXPIRES_S) -> None:
-        self._wait_s = wait_s
+    def __init__(self, *, wait_s: float = EXPIRES_S, vrf: str = "") -> None:
+        self._wait_s, self._vrf = wait_s, vrf
         self._space = Space()
         self._name: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +84,7 @@ class Guardian:
 
     def _start(self) -> None:
         near, self._pipe = os.pipe()
-        then = [sys.executable, "-m", __name__]
+        then = [sys.executable, "-m", __name__, self._vrf]
         try:
             self._process = subprocess.Popen(
                 [SHELL, "-c", SCRIPT, "linkpass-guardian", f"{self._wait_s:g}", *then],
@@ -134,7 +134,7 @@ def main() -> None:
     if name is None:
         return
     with name:
-        edge = RouteEdge([], metric=0)
+        edge = RouteEdge([], metric=0, vrf=sys.argv[1] if len(sys.argv) > 1 else "")
         edge.open()
         try:
             edge.sweep()

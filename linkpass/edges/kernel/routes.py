@@ -16,7 +16,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from linkpass.edges.kernel.bundle import Bundle, Exit, Ids
+from linkpass.edges.kernel.bundle import Bundle, Exit, Ids, renewal
 from linkpass.edges.kernel.originals import Network, contains, effective_metric, families, originals
 from linkpass.edges.kernel.sock import KernelRefusedError, RequestSocket
 from linkpass.edges.kernel.vrf import Vrf, find
@@ -182,8 +182,11 @@ class RouteEdge:
                 if self._forgive(rtnl.RTM_DELROUTE, body):
                     removed.append(f"route {route.destination} metric {route.metric}")
         hops = [rtnl.parse_next_hop(answer.body) for answer in self._socket.dump(rtnl.RTM_GETNEXTHOP)]
-        for hop in sorted(hops, key=lambda hop: not hop.group):  # groups before their members
-            if FIRST_ID <= hop.id <= LAST_ID and self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(hop.id)):
+        ours = [hop for hop in hops if FIRST_ID <= hop.id <= LAST_ID]
+        if ours:
+            self._socket.change_many(renewal(PROTOCOL, self._metric, self._vrf.table))
+        for hop in sorted(ours, key=lambda hop: not hop.group):  # groups before their members
+            if self._forgive(rtnl.RTM_DELNEXTHOP, rtnl.next_hop_id(hop.id)):
                 removed.append(f"next hop {hop.id:#x}")
         self._wanted.clear()
         self._bundles.clear()
