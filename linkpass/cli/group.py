@@ -18,7 +18,7 @@ COMMANDS = {
     "drain": ("act", "drain"),
     "undrain": ("act", "undrain"),
     "clear": ("act", "clear"),
-    "topology": ("offline", "topology"),
+    "topology": ("topology", "topology"),
     "replay": ("offline", "replay"),
     "capture": ("capture", "capture"),
     "check-config": ("daemon", "check_config"),

@@ -1,4 +1,4 @@
-"""Commands that work on files: topology, replay."""
+"""The command that works on a recording: replay."""
 
 from __future__ import annotations
 
@@ -8,40 +8,9 @@ from typing import Any
 
 import click
 
-from linkpass.cli.common import WrongInputError, console, json_option, print_json
+from linkpass.cli.common import WrongInputError, json_option, print_json
 
 existing = click.Path(path_type=Path)
-
-
-@click.command(
-    epilog="Examples: linkpass topology lab/leaf-spine.clab.yml · ibnetdiscover > net.txt; linkpass topology net.txt"
-)
-@click.argument("file", type=existing)
-@json_option
-def topology(file: Path, *, as_json: bool) -> None:
-    """Show the fabric of a file: nodes, tiers, links, and what had to be inferred.
-
-    FILE is a containerlab file, or what `ibnetdiscover` has printed.
-    """
-    from topology.sources import containerlab, ibnetdiscover
-    from topology.sources.yamltext import TopologyError
-
-    try:
-        text = file.read_text(encoding="utf-8")
-        parse = ibnetdiscover.parse if ibnetdiscover.is_output(text) else containerlab.parse
-        fabric = parse(text, str(file))
-    except OSError as error:
-        raise WrongInputError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise WrongInputError(f"{file}: not UTF-8 at byte {error.start}") from None
-    except TopologyError as error:
-        raise WrongInputError(str(error)) from None
-    from linkpass.cli.tables import fabric_data, fabric_of
-
-    if as_json:
-        print_json(fabric_data(fabric))
-    else:
-        console().print(fabric_of(fabric))
 
 
 @click.command(epilog="Example: linkpass replay /var/lib/linkpass/recording.jsonl")

@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from linkpass.subnet.finding import Finding
     from topology.model import Fabric
+    from topology.sources.ways import Way
 
 Row = Mapping[str, Any]
 FLOWS_SHOWN = 16
@@ -349,7 +351,25 @@ def fabric_data(fabric: Fabric) -> dict[str, Any]:
     }
 
 
-def fabric_of(fabric: Fabric) -> RenderableType:
+def subnet_of(
+    fabric: Fabric, findings: Sequence[Finding], ways: Sequence[Way], notes: Sequence[str], *, asked: bool
+) -> RenderableType:
+    """The fabric, ways that were asked for, and last what is wrong. `asked`: more than the fabric was."""
+    parts = [fabric_of(fabric, notes)]
+    for way in ways:
+        steps = "".join(f" > {hop.peer.node}" for hop in way.hops)
+        end = Text(way.end, "green" if way.end == "arrives" else "red")
+        why = f": {way.why}" if way.why else ""
+        parts += ["", Text.assemble(f"{way.source} to LID {way.lid}{steps} ", end, why)]
+    rows = [(Text(one.kind, "red"), " - ".join(one.ports), one.says) for one in findings]
+    if rows:
+        parts += ["", table("Named", "what", "where", "why", rows=rows)]
+    elif asked:
+        parts += ["", Text("nothing is named", "green")]
+    return Group(*parts)
+
+
+def fabric_of(fabric: Fabric, notes: Sequence[str] = ()) -> RenderableType:
     """Tiers, nodes and links as tables, then the notes."""
     tiers: dict[Any, list[str]] = defaultdict(list)
     for node in fabric.nodes:
@@ -379,5 +399,5 @@ def fabric_of(fabric: Fabric) -> RenderableType:
         table("Tiers", "tier", "nodes", "names", rows=tier_rows), "",
         table("Nodes", "node", "role", "tier", "rack", "kind", "neighbours", rows=node_rows), "",
         table("Links", "link", "one end", "other end", "speed", "rail", "plane", rows=link_rows),
-        *(Text(f"note: {note}", "dim") for note in fabric.notes),
+        *(Text(f"note: {note}", "dim") for note in notes or fabric.notes),
     )  # fmt: skip

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ib_subnet import TWO_LEAVES, SimulatedSubnet
 
 from linkpass.cli import cli
 from topology.model import Fabric
 from topology.sources.ibnetdiscover import is_output, parse
 from topology.sources.yamltext import TopologyError
 
-TWO_LEAVES = {
-    "leaf1": {1: ("node1 HCA-1", 1), 2: ("node2 HCA-1", 1), 7: ("spine1", 1), 8: ("spine2", 1)},
-    "leaf2": {1: ("node1 HCA-2", 1), 2: ("node2 HCA-2", 1), 7: ("spine1", 2), 8: ("spine2", 2)},
-    "spine1": {1: ("leaf1", 7), 2: ("leaf2", 7)},
-    "spine2": {1: ("leaf1", 8), 2: ("leaf2", 8)},
-    "node1 HCA-1": {1: ("leaf1", 1)},
-    "node1 HCA-2": {1: ("leaf2", 1)},
-    "node2 HCA-1": {1: ("leaf1", 2)},
-    "node2 HCA-2": {1: ("leaf2", 2)},
-}
-
-
-class Subnet:
-    """An InfiniBand subnet simulated by ibsim."""
-
-    def __init__(self, folder: Path, ports: dict[str, dict[int, tuple[str, int]]]) -> None:
-        text = []
-        for name, ends in ports.items():
-            text.append(f'{"Hca" if "HCA" in name else "Switch"}\t8 "{name}"')
-            text += [f'[{port}]\t"{peer}"[{peer_port}]' for port, (peer, peer_port) in ends.items()] + [""]
-        (folder / "net").write_text("\n".join(text))
-        self._env = {**os.environ, "SIM_HOST": "node1 HCA-1"}
-        self._process = subprocess.Popen(
-            ["ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, text=True, env=self._env, cwd=folder,
-        )  # fmt: skip
-
-    def order(self, line: str) -> None:
-        """On the simulator's console."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def discover(self, *options: str) -> str:
-        until_s = time.monotonic() + 20
-        while True:
-            argv = ["ibsim-run", "ibnetdiscover", *options]
-            done = subprocess.run(argv, env=self._env, capture_output=True, text=True, timeout=20, check=False)
-            if not done.returncode and "Topology file" in done.stdout:
-                return done.stdout
-            assert time.monotonic() < until_s, done.stderr
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
 
 @pytest.fixture(scope="module")
-def subnet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subnet]:
-    made = Subnet(tmp_path_factory.mktemp("ibsim"), TWO_LEAVES)
+def subnet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedSubnet]:
+    made = SimulatedSubnet(tmp_path_factory.mktemp("ibsim"), TWO_LEAVES)
     yield made
     made.close()
 
@@ -76,7 +28,7 @@ def links(fabric: Fabric) -> set[str]:
 
 
 @pytest.mark.parametrize("options", [(), ("-g",), ("-s",)])
-def test_a_simulated_subnet_is_the_fabric_that_it_is(subnet: Subnet, options: tuple[str, ...]) -> None:
+def test_a_simulated_subnet_is_the_fabric_that_it_is(subnet: SimulatedSubnet, options: tuple[str, ...]) -> None:
     text = "\n".join(line for line in subnet.discover(*options).splitlines() if "->" not in line)
     fabric = parse(text)
     assert {(node.name, node.role, node.tier) for node in fabric.nodes} == {
@@ -91,7 +43,7 @@ def test_a_simulated_subnet_is_the_fabric_that_it_is(subnet: Subnet, options: tu
     assert is_output(text)
 
 
-def test_a_cable_that_is_taken_out_is_missing(subnet: Subnet) -> None:
+def test_a_cable_that_is_taken_out_is_missing(subnet: SimulatedSubnet) -> None:
     before = links(parse(subnet.discover()))
     subnet.order('Unlink "leaf1"[8]')
     try:
@@ -103,7 +55,7 @@ def test_a_cable_that_is_taken_out_is_missing(subnet: Subnet) -> None:
         subnet.order('ReLink "leaf1"[8]')
 
 
-def test_the_command_shows_it(subnet: Subnet, tmp_path: Path) -> None:
+def test_the_command_shows_it(subnet: SimulatedSubnet, tmp_path: Path) -> None:
     file = tmp_path / "net.txt"
     file.write_text(subnet.discover())
     done = CliRunner().invoke(cli, ["topology", str(file), "--json"])

@@ -136,7 +136,7 @@ class Subnet:
 
 
 def chatter(line: str, where: str, number: int) -> bool:
-    """Whether a line is a warning that got into the text (`2>&1`). Raises TopologyError for the program's last words."""
+    """Whether a line is a warning that got into the text (`2>&1`). TopologyError for the program's last words."""
     if _FAILURE.fullmatch(line):
         raise TopologyError(where, number, "", f"the program failed, it says: {line[:160]}")
     return _CHATTER.fullmatch(line) is not None
@@ -159,6 +159,23 @@ def build(nodes: Mapping[str, IbNode], where: str, notes: list[str]) -> Subnet:
         return Subnet(nodes, Fabric("infiniband", made, links, (*notes, *said)))
     except FabricError as error:
         raise TopologyError(where, 1, "", str(error)) from None
+
+
+def renamed(subnet: Subnet, known: Subnet, where: str) -> Subnet:
+    """The subnet with the names that its nodes have in `known`, wherever a GUID or a description tells them."""
+    for node in subnet.nodes.values():
+        guids = (node.guid, node.port_guid, *(port.guid for port in node.ports.values()))
+        found = next((one for guid in guids if guid and (one := known.with_guid(guid))), known.with_name(node.said))
+        if found is None:
+            continue
+        node.said, node.guid, node.letter, node.lmc = found.said, found.guid or node.guid, found.letter, found.lmc
+        for number, port in node.ports.items():
+            told = found.ports.get(number)
+            if told:
+                port.guid, port.lmc = port.guid or told.guid, told.lmc
+        if node.letter == "S":
+            node.lid = node.lid or next((port.lid for port in node.ports.values() if port.lid), None)
+    return build(subnet.nodes, where, list(subnet.fabric.notes))
 
 
 def _clues(name: str, letter: Letter) -> Clues:
