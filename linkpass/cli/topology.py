@@ -158,7 +158,7 @@ def _report(
         text, where = _text(links_file)
         other = ibnetdiscover if ibnetdiscover.is_output(text) else iblinkinfo
         seen = renamed(other.read(text, where), planned, where)
-        found, unknown = links.compared(planned, seen)
+        found, unknown = links.compared(planned, seen, whole=other is ibnetdiscover)
         report.findings += found
         report.notes += [unknown] if unknown else []
     report.findings += links.faults_of(seen)

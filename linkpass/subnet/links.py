@@ -32,23 +32,25 @@ def faults_of(subnet: Subnet) -> Iterator[Finding]:
                 yield Finding("inactive link", ends, f"is {port.state}, which carries no data: {why}")
 
 
-def compared(planned: Subnet, seen: Subnet) -> tuple[list[Finding], str]:
-    """Links of `planned` that `seen` does not have, and others; both with the same names. What neither end's port is
-    listed of is not known: the sentence says how many, empty when none."""
+def compared(planned: Subnet, seen: Subnet, *, whole: bool) -> tuple[list[Finding], str]:
+    """Links of `planned` that `seen` does not have, and others; both with the same names.
+
+    `whole`: what `seen` does not list is not there (ibnetdiscover). Else a link of which neither port is listed is not
+    known: the sentence says how many there are, empty when none."""
     wanted, there = _pairs(planned), _pairs(seen)
     ports = {node.port_id(number): port for node in seen.nodes.values() for number, port in node.ports.items()}
     found: list[Finding] = []
     unknown = 0
     for ends in wanted - there:
-        listed = [(end, ports[end]) for end in sorted(ends) if end in ports]
+        listed = [end for end in sorted(ends) if whole or end in ports]
         if not listed:
             unknown += 1
             continue
-        states = ", ".join(f"{end} {_now(seen, port)}" for end, port in listed)
+        states = ", ".join(f"{end} {_now(seen, ports.get(end))}" for end in listed)
         found.append(Finding("missing link", tuple(sorted(ends)), f"is not there: {states}"))
     for ends in there - wanted:
         found.append(Finding("other link", tuple(sorted(ends)), "is there, and the first file does not have it"))
-    found.sort(key=lambda one: one.ports)
+    found.sort(key=lambda one: (one.kind, one.ports))
     return found, f"not listed, so not compared: {unknown} links" if unknown else ""
 
 
@@ -66,7 +68,9 @@ def _far(subnet: Subnet, port: IbPort) -> str:
     return subnet.nodes[port.peer[0]].port_id(port.peer[1])
 
 
-def _now(subnet: Subnet, port: IbPort) -> str:
+def _now(subnet: Subnet, port: IbPort | None) -> str:
+    if port is None:
+        return "has no link"
     if port.peer:
         return f"goes to {_far(subnet, port)}"
     return f"is {port.state}/{port.physical}" if port.state else "has no link"

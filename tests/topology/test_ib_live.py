@@ -101,6 +101,8 @@ def test_a_cable_taken_out_is_named_at_both_its_ports_and_so_are_the_ways_over_i
             data = asked(net, "--links", links, check=1)
             assert named(data) == [("missing link", ["leaf1:8", "spine2:1"])]
             assert data["findings"][0]["says"] == "is not there: leaf1:8 is Down/Polling, spine2:1 is Down/Polling"
+        data = asked(net, "--links", files.put("links", subnet.discover()), check=1)
+        assert named(data) == [("missing link", ["leaf1:8", "spine2:1"])]
         data = asked(net, "--links", files.put("links", subnet.run("iblinkinfo")), "--routes", lfts)
         assert named(data) == [
             ("missing link", ["leaf1:8", "spine2:1"]), ("dead end", ["spine2:1"]), ("dead end", ["leaf1:8"])
@@ -211,3 +213,49 @@ def test_tables_of_single_switches_are_followed_as_far_as_they_go(subnet: Simula
     assert named(data) == []
     assert [way["end"] for way in data["ways"]] == ["arrives", "unknown"]
     assert any("no whole table, so ways through them are not known: " in note for note in data["notes"])
+
+
+def loaded(subnet: SimulatedSubnet, files: Files, tables: str) -> str:
+    """What the switches do after a subnet manager has given them these tables, without looking at them."""
+    wanted = files.put("wanted", tables)
+    subnet.run("opensm", "--once", "--routing_engine", "file", "--lfts_file", wanted, "--log_file", wanted + ".log")
+    return files.put("lfts", subnet.run("dump_fts"))
+
+
+def changed(tables: str, switch: str, lid: int, port: int) -> str:
+    """Tables in which one switch sends a LID by another port."""
+    head, _, rest = tables.partition(f"({switch}):\n")
+    old = next(line for line in rest.splitlines() if line.startswith(f"0x{lid:04x} "))
+    new = f"0x{lid:04x} {port:03d}{old[10:]}"
+    return f"{head}({switch}):\n{rest.replace(old, new, 1)}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "ports", "host_pairs"),
+    [
+        ([("leaf1", 7), ("spine1", 1)], "loop", ["leaf1:7", "spine1:1"], 2),
+        ([("leaf1", 5)], "dead end", ["leaf1:5"], 2),
+        ([("leaf2", 1)], "astray", ["leaf2:1"], 3),
+        ([("leaf1", 0)], "astray", ["leaf1:0"], 2),
+        ([("leaf1", 255)], "hole", ["leaf1"], 2),
+    ],
+)
+def test_wrong_tables_that_a_subnet_manager_has_given_are_named(
+    subnet: SimulatedSubnet, files: Files, changes: list[tuple[str, int]], kind: str, ports: list[str], host_pairs: int
+) -> None:
+    net = files.put("net", subnet.discover())
+    tables = subnet.run("dump_fts")
+    lfts = files.put("before", tables)
+    lid = asked(net, "--routes", lfts, "--way", "node1:HCA-1/1", "node2:HCA-2/1")["ways"][0]["lid"]
+    for switch, port in changes:
+        tables = changed(tables, switch, lid, port)
+    try:
+        after = loaded(subnet, files, tables)
+        data = asked(net, "--routes", after, "--way", "node1:HCA-1/1", str(lid), check=1)
+        assert named(data) == [(kind, ports)]
+        found = data["findings"][0]
+        assert (found["lids"], found["host_pairs"]) == ([lid], host_pairs)
+        assert data["ways"][0]["end"] == kind
+    finally:
+        subnet.sweep()
+    assert named(asked(net, "--routes", files.put("again", subnet.run("dump_fts")))) == []

@@ -34,7 +34,10 @@ _QUERY: Final = re.compile(
     r"(?P<at>Lid (?P<lid>\d{1,5})|.*?) port (?P<port>\d{1,3})(?: \(CapMask: .*\))?"
 )
 _FIELD: Final = re.compile(r"(?P<name>[A-Za-z0-9_]+):\.*(?P<value>0x[0-9a-f]{1,16}|\d{1,20})")
-NOT_COUNTERS: Final = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
+_SETTINGS: Final = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
+_WRONG_BITS: Final = ("Port counters", "QP1Dropped")
+"""The short form shows the bits of VL15Dropped under this name too: its offset in libibmad/fields.c is not turned round
+as the others' are. The extended form is right."""
 ALL_PORTS: Final = 255
 
 
@@ -79,7 +82,7 @@ def is_output(text: str) -> bool:
 def parse(text: str, where: str = "<text>") -> Reading:
     """Several outputs of perfquery may follow one another. Raises TopologyError, naming file and line."""
     ports: list[Counts] = []
-    said = ""
+    said = what = ""
     fields: dict[str, int] | None = None
     reading = Reading(())
     for number, line in enumerate(text.splitlines(), 1):
@@ -93,12 +96,13 @@ def parse(text: str, where: str = "<text>") -> Reading:
             port = None if found["port"] == "ALL" else int(found["port"])
             ports.append(Counts(number, found["guid"].zfill(16), None, said, port, values))
         elif found := _QUERY.fullmatch(bare):
-            fields = {}
+            fields, what = {}, found["what"]
             lid = int(found["lid"]) if found["lid"] else None
             port = None if int(found["port"]) == ALL_PORTS else int(found["port"])
             ports.append(Counts(number, None, lid, found["at"], port, fields))
         elif fields is not None and (found := _FIELD.fullmatch(bare)):
-            if found["name"] not in NOT_COUNTERS and not found["value"].startswith("0x"):
+            counts = found["name"] not in _SETTINGS and (what, found["name"]) != _WRONG_BITS
+            if counts and what != "PortSamplesControl" and not found["value"].startswith("0x"):
                 fields[found["name"]] = int(found["value"])
         elif found := _SUMMARY.fullmatch(bare):
             reading = replace(reading, nodes_checked=int(found["nodes"]))
