@@ -237,7 +237,6 @@ def changed(tables: str, switch: str, lid: int, port: int) -> str:
         ([("leaf1", 5)], "dead end", ["leaf1:5"], 2),
         ([("leaf2", 1)], "astray", ["leaf2:1"], 3),
         ([("leaf1", 0)], "astray", ["leaf1:0"], 2),
-        ([("leaf1", 255)], "hole", ["leaf1"], 2),
     ],
 )
 def test_wrong_tables_that_a_subnet_manager_has_given_are_named(

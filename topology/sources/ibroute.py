@@ -20,7 +20,7 @@ _HEAD: Final = re.compile(
 )
 _ENTRY: Final = re.compile(r"0x(?P<lid>[0-9a-f]{4}) (?P<port>\d{3})(?: +: \((?P<said>.*)\))?")
 _COUNT: Final = re.compile(r"(?P<count>\d+) (?:valid )?lids dumped")
-_FAILED: Final = re.compile(r"SubnGet\(LFT\) failed on switch '.*' Node GUID 0x(?P<guid>[0-9a-f]+) .*")
+_FAILED: Final = re.compile(r"SubnGet\(LFT\) failed on switch '.*' .*Node GUID 0x(?P<guid>[0-9a-f]+) .*")
 _WORDS: Final = frozenset({
     "Lid  Out   Destination", "Port     Info", "*** WARNING ***: this command has been replaced by dump_fts",
 })  # fmt: skip
@@ -66,6 +66,8 @@ def parse(text: str, where: str = "<text>") -> tuple[Table, ...]:
             continue
         if bare.startswith("Multicast mlids"):
             raise TopologyError(where, number, "", _MULTICAST)
+        if bare.startswith("SubnGet() failed"):
+            raise TopologyError(where, number, "", f"a switch did not answer, its table is not whole: {bare[:80]}")
         if failed := _FAILED.fullmatch(bare):
             silent.add(failed["guid"].zfill(16))
         elif head := _HEAD.fullmatch(bare):

@@ -191,8 +191,7 @@ def _name(nodes: Mapping[str, IbNode], notes: list[str]) -> None:
     if shared:
         notes.append(f"called by their GUIDs, since several are described alike: {', '.join(shared)}")
     for key, node in nodes.items():
-        guid = node.guid or node.port_guid or key
-        text = node.said if count[node.said] == 1 and node.said else f"{node.letter}-{guid}"
+        text = node.said if count[node.said] == 1 and node.said else f"{node.letter}-{_guid(node) or key}"
         adapter = _ADAPTER.fullmatch(text) if node.letter in "H?" else None
         if adapter:
             node.letter = "H"
@@ -201,7 +200,12 @@ def _name(nodes: Mapping[str, IbNode], notes: list[str]) -> None:
     switches = {node.name for node in nodes.values() if node.letter != "H"}
     for key, node in nodes.items():
         if node.letter == "H" and node.name in switches:  # a host that is called like a switch
-            node.name = f"H-{node.guid or key}"
+            node.name = f"H-{_guid(node) or key}"
+
+
+def _guid(node: IbNode) -> str | None:
+    """The node's own, else the first that one of its ports has."""
+    return node.guid or node.port_guid or next((port.guid for port in node.ports.values() if port.guid), None)
 
 
 def _links(nodes: Mapping[str, IbNode], where: str, notes: list[str]) -> Iterator[Link]:

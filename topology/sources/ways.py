@@ -98,7 +98,7 @@ class Ways:
             step = self._step(here, lid)
             node = self._subnet.nodes[here]
             if step.to is None:
-                at = (node.name if step.port is None else node.port_id(step.port),)
+                at = () if step.end == "arrives" else (node.name if step.port is None else node.port_id(step.port),)
                 return Way(start, lid, step.end, step.why, tuple(hops), tuple(links), at)
             assert step.port is not None
             seen.append((here, step.port))
