@@ -39,7 +39,7 @@ $(STAMP)/run: $(STAMP)/torch pyproject.toml constraints.txt
 	touch $@
 
 $(STAMP)/test: $(STAMP)/run
-	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags promtool:prometheus chromium:chromium
+	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags opensm:opensm promtool:prometheus chromium:chromium
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
 	touch $@
 

@@ -40,7 +40,10 @@ def faults_of(subnet: Subnet, later: Reading, earlier: Reading | None) -> tuple[
             if isinstance(counted, Unknown):
                 notes.append(f"{port}: {counter} is {value}, {counted.detail}")
             elif counted > 0:
-                found.append(_finding(port, counter, row, tells, counted, since=before is not None, value=value))
+                least = row.bits < 64 and value == (1 << row.bits) - 1
+                found.append(
+                    _finding(subnet, port, counter, row, tells, counted, since=before is not None, least=least)
+                )
     if later.failures:
         notes.append(f"{later.failures} queries for counters were not answered: those ports are not known")
     if later.suppressed:
@@ -84,13 +87,17 @@ def _counted(
     return difference(row, first, value, 0.0)
 
 
-def _finding(port: str, counter: str, row: Counter, tells: Tells, count: int, *, since: bool, value: int) -> Finding:
+def _finding(
+    subnet: Subnet, port: str, counter: str, row: Counter, tells: Tells, count: int, *, since: bool, least: bool
+) -> Finding:
     figure = figure_of(row.name)
     says, source = (figure.says, figure.source) if figure else (row.meaning, row.source)
-    least = "at least " if row.bits < 64 and value == (1 << row.bits) - 1 else ""
-    how = f"{counter} rose by {least}{count}" if since else f"{counter} is {least}{count}"
+    how = f"{counter} {'rose by' if since else 'is'} {'at least ' if least else ''}{count}"
+    at = subnet.port(port)
+    far = at and at[1].peer
+    cable = f"; its cable goes to {subnet.nodes[far[0]].port_id(far[1])}" if far else ""
     return Finding(
-        _FINDINGS[tells], (port,), f"{how}: {says}", source, counter, count, row.unit,
+        _FINDINGS[tells], (port,), f"{how}: {says}{cable}", source, counter, count, row.unit,
         "the earlier reading" if since else "it was last cleared",
     )  # fmt: skip
 

@@ -16,11 +16,11 @@ def faults_of(subnet: Subnet) -> Iterator[Finding]:
     for node in subnet.nodes.values():
         for number, port in node.ports.items():
             here = node.port_id(number)
-            ends = (here, _far(subnet, port)) if port.peer else (here,)
+            ends = tuple(sorted((here, _far(subnet, port)))) if port.peer else (here,)
             if port.mute:
-                yield Finding("no answer", ends, "the link is up, and what is at its other end does not answer")
+                yield Finding("no answer", (here,), "the link is up, and what is at its other end does not answer")
             elif port.physical in _TRAINING:
-                yield Finding("training", ends, f"the port is {port.state}/{port.physical}: its link does not hold")
+                yield Finding("training", (here,), f"the port is {port.state}/{port.physical}: its link does not hold")
             if here in done or not port.peer:
                 continue
             if port.could_width is not None or port.could_speed is not None:

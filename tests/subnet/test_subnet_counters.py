@@ -59,7 +59,9 @@ def test_what_counted_is_named_with_its_port_and_its_meaning() -> None:
     assert [(fault.kind, fault.ports, fault.counter, fault.count) for fault in found] == [
         ("sick link", ("node2:HCA-2/1",), "LinkDownedCounter", 2), ("sick link", ("leaf1:7",), "SymbolErrorCounter", 77)
     ] and notes == []  # fmt: skip
-    assert found[1].says == "SymbolErrorCounter is 77: bits arrive wrong: a cable, an optic or a port is sick"
+    assert found[1].says == "SymbolErrorCounter is 77: bits arrive wrong: a cable, an optic or a port is sick; " + (
+        "its cable goes to spine1:1"
+    )
     units = {str(row["counter"]): row["unit"] for row in rows_of(NET, READING)}
     assert units["PortXmitData"] == "bytes" and units["LinkDownedCounter"] == "events"
 

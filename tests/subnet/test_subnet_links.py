@@ -19,7 +19,7 @@ def named(subnet: Subnet) -> list[tuple[str, tuple[str, ...], str]]:
 
 def test_a_slow_link_is_named_once_and_others_are_not() -> None:
     ((kind, ports, says),) = named(iblinkinfo.read(LINKS))
-    assert (kind, set(ports), says) == ("slow link", {"leaf1:8", "spine2:1"}, "runs at 4xQDR, both ends could do 12x")
+    assert (kind, ports, says) == ("slow link", ("leaf1:8", "spine2:1"), "runs at 4xQDR, both ends could do 12x")
 
 
 def test_two_cables_that_were_swapped_are_four_links() -> None:
@@ -60,6 +60,6 @@ def test_training_silence_and_links_without_data_are_named() -> None:
         '           3    5[  ] ==(                Down/Disabled)==>             [  ] "" ( )\n'
     )
     assert [(kind, ports) for kind, ports, _ in named(iblinkinfo.read(text))] == [
-        ("training", ("sw:1",)), ("no answer", ("sw:2",)), ("inactive link", ("sw:3", "n1:mlx5_0/1")),
-        ("training", ("sw:4", "n2:mlx5_0/1")),
+        ("training", ("sw:1",)), ("no answer", ("sw:2",)), ("inactive link", ("n1:mlx5_0/1", "sw:3")),
+        ("training", ("sw:4",)),
     ]  # fmt: skip

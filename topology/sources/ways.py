@@ -179,7 +179,7 @@ class Ways:
         if out == 0:
             owner = self._subnet.lids.get(lid)
             mine = owner is not None and owner[0] is node
-            return _Step(None, 0, "arrives" if mine else "astray", f"{node.name} takes it for its own")
+            return _Step(None, 0, "arrives") if mine else _Step(None, 0, "astray", f"{node.name} takes it for its own")
         port = node.ports.get(out)
         why = _no_link(node, out, port)
         if port is None or port.peer is None or why:
