@@ -1,4 +1,5 @@
-"""`linkpass capture` and `linkpass lab capture`: probes as they pass, decoded by scapy. Loads scapy when it runs."""
+"""`linkpass capture [probes]` and `linkpass lab capture`: probes as they pass, decoded by scapy, which is loaded when
+they run."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from linkpass.cli.common import NotPermittedError, TroubleError, WrongInputError, config_option, console, load_config
+from linkpass.cli.explain import explain
+from linkpass.cli.scapy_here import import_scapy_quietly, need_scapy
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -84,7 +87,26 @@ class Wanted:
         )
 
 
-@click.command(
+class ProbesFirst(click.Group):
+    """A group whose first command needs no name: `linkpass capture eth1` is `linkpass capture probes eth1`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["probes", *args])
+
+
+@click.group(
+    cls=ProbesFirst,
+    epilog="Examples: linkpass capture eth1 · linkpass capture --read probes.pcap · linkpass capture explain roce.pcap",
+)
+def capture() -> None:
+    """Look at packets: our own probes as they pass, or RoCE traffic from a file, explained.
+
+    `linkpass capture UPLINK...` is short for `linkpass capture probes UPLINK...`.
+    """
+
+
+@capture.command(
     epilog="Examples: linkpass capture eth1 · linkpass capture eth1 eth2 --peer fd00:ff::3 --count 200 · "
     "linkpass capture eth1 --write probes.pcap · linkpass capture --read probes.pcap --key-file /etc/linkpass/key"
 )
@@ -92,7 +114,7 @@ class Wanted:
 @click.option("--read", "source", type=click.Path(path_type=Path), metavar="FILE.pcap", help="Decode an old capture.")
 @config_option
 @capture_options
-def capture(uplinks: tuple[str, ...], source: Path | None, config_path: Path | None, **options: Any) -> None:
+def probes(uplinks: tuple[str, ...], source: Path | None, config_path: Path | None, **options: Any) -> None:
     """Show the probes that pass an uplink, decoded: who says what about which path.
 
     A line has the sender and receiver, the path's number, the probe's sequence, flow label and hop limit, its age,
@@ -333,23 +355,10 @@ class Tally:
         return "; ".join(parts)
 
 
+capture.add_command(explain)
+
+
 # what must be there
-def need_scapy() -> None:
-    """TroubleError when scapy is not installed: it comes with the `lab` extra, not with the daemon."""
-    try:
-        import_scapy_quietly()
-    except ImportError:
-        raise TroubleError("capture needs scapy, which is not installed", "pip install 'linkpass[lab]'") from None
-
-
-def import_scapy_quietly() -> None:
-    """scapy warns on stderr about this machine's own routes when it loads; they are of no interest here."""
-    import logging
-
-    logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
-    import linkpass.dissect  # noqa: F401
-
-
 def signer_of(key_file: Path | None, configured: Path | None) -> Signer | None:
     """From --key-file, else from the configuration that --config names; None: HMACs are not checked."""
     from linkpass.config import Config, ConfigError, read_key

@@ -160,7 +160,8 @@ def capture_(lab_name: str, link: str, name: str | None, **options: Any) -> None
     """
     from lab.faults import directions_of, place_of
     from lab.netns import namespace
-    from linkpass.cli.capture import Decoder, need_scapy, signer_of, wanted_of, watch
+    from linkpass.cli.capture import Decoder, signer_of, wanted_of, watch
+    from linkpass.cli.scapy_here import need_scapy
     from linkpass.core.settings import Probing
     from linkpass.edges.tap import Tap
 

@@ -136,8 +136,19 @@ def test_without_scapy_it_says_what_to_install(folder: Path) -> None:
 
 def test_help_does_not_load_scapy() -> None:
     code = (
-        "import sys\nfrom linkpass.cli import cli\ncli.main(['capture', '--help'], standalone_mode=False)\n"
+        "import sys\nfrom linkpass.cli import cli\ncli.main(sys.argv[1:], standalone_mode=False)\n"
         "print('scapy' in sys.modules, 'rich' in sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "False False\n" and "--write FILE.pcap" in done.stdout
+    for words, expected in (
+        (["capture", "--help"], "explain"),
+        (["capture", "probes", "--help"], "--write FILE.pcap"),
+        (["capture", "explain", "--help"], "tcpdump -i eth1"),
+    ):
+        argv = [sys.executable, "-c", code, *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert done.stderr == "False False\n" and expected in done.stdout
+
+
+def test_probes_is_what_is_meant_without_a_word(folder: Path) -> None:
+    words = ("--read", str(folder / "old.pcap"), "--json")
+    assert linkpass("probes", *words).output == linkpass(*words).output

@@ -1,0 +1,143 @@
+"""`linkpass capture explain` on packets of a real RDMA program between two soft-RoCE guests, while the wire loses some."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from guest_pair import Pair, Side
+
+from lab.netns import namespace
+from lab.rdma_job import RdmaJob
+from linkpass.cli import cli
+from linkpass.cli.capture import keeping
+from linkpass.edges.tap import Tap
+
+pytestmark = pytest.mark.guests
+PATIENCE_S = 60.0
+FROM_A = "udp dport 4791"
+
+
+@contextmanager
+def capturing(pair: Pair, file: Path) -> Iterator[Callable[[], int]]:
+    """Everything that passes the wire's end of the first guest, into a file; yields how many frames have come."""
+    enough, counted = threading.Event(), [0]
+
+    def keep(tap: Tap) -> None:
+        with keeping(file) as write:
+            while not enough.is_set():
+                for frame in tap.frames(0.1):
+                    write(frame)
+                    counted[0] += 1
+
+    with namespace.inside(pair.wire):
+        tap = Tap({"tap-a": "tap-a"}).open()
+    with tap:
+        reader = threading.Thread(target=keep, args=(tap,))
+        reader.start()
+        try:
+            yield lambda: counted[0]
+        finally:
+            enough.set()
+            reader.join()
+        assert tap.missed() == 0
+
+
+@contextmanager
+def dropping(pair: Pair, what: str) -> Iterator[None]:
+    """The wire loses what the first guest sends, behind the point of capture."""
+    nft(pair, f"insert rule netdev wire a {what} drop")
+    try:
+        yield
+    finally:
+        nft(pair, 'flush chain netdev wire a\nadd rule netdev wire a fwd to "tap-b"')
+
+
+def nft(pair: Pair, lines: str) -> None:
+    with namespace.inside(pair.wire):
+        subprocess.run(["nft", "-f", "-"], input=lines, text=True, check=True)
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def queue_pair(side: Side) -> tuple[int, int]:
+    """Own number and the peer's, as the kernel tells them."""
+    listed = json.loads(side.guest.run(["rdma", "-j", "resource", "show", "qp"]).out)
+    ((own, peer),) = [(qp["lqpn"], qp["rqpn"]) for qp in listed if qp["type"] == "RC" and qp["state"] == "RTS"]
+    return own, peer
+
+
+def explained(file: Path) -> Any:
+    result = CliRunner().invoke(cli, ["capture", "explain", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_losses_and_a_short_blackhole_are_told(pair: Pair, tmp_path: Path) -> None:
+    file = tmp_path / "lossy.pcap"
+    with capturing(pair, file) as frames:
+        job = RdmaJob(pair.a.guest, pair.b.guest, pair.b.v6, rate=50.0, retries=7).start()
+        try:
+            own, peer = queue_pair(pair.a)
+            with dropping(pair, f"{FROM_A} numgen inc mod 5 0"):
+                seen = frames()
+                until(lambda: frames() > seen + 100)
+            until(lambda: job.alive)
+            with dropping(pair, FROM_A):
+                time.sleep(0.5)  # for so long the wire is dead
+            seen = frames()
+            until(lambda: frames() > seen + 50)
+            result = job.stop()
+        finally:
+            job.close()
+    assert result.whole
+    said = explained(file)
+    there, back = (next(one for one in said["flows"] if one["qpn"] == number) for number in (peer, own))
+    assert (there["source"], there["target"], there["transport"]) == (pair.a.v6, pair.b.v6, "RC")
+    assert (there["sender_qpn"], back["sender_qpn"]) == (own, peer)
+    assert there["broken"] == there["unchecked"] == there["missing"] == back["broken"] == 0
+    assert there["payload_bytes"] == 1024 * result.completed, "each message once, however often it was sent"
+    assert there["sent_again"] > 0 and there["sent_again_unseen"] == there["out_of_order"] == 0
+    assert there["repeated_bytes"] == 1024 * there["sent_again"]
+    assert back["naks"].get("PSN sequence error", 0) > 0 and there["naks"] == {}
+    assert there["gave_up"] is False
+    again = [one["says"] for one in said["findings"] if one["kind"] == "sent again"]
+    assert any("asked for by a NAK (PSN sequence error)" in one for one in again)
+    assert any("a timeout; progress after" in one for one in again)
+    assert all("no progress" not in one for one in again)
+
+
+def test_a_program_that_gives_up_is_told_over_ipv4(pair: Pair, tmp_path: Path) -> None:
+    file = tmp_path / "dead.pcap"
+    with capturing(pair, file):
+        job = RdmaJob(pair.a.guest, pair.b.guest, pair.b.v4, rate=50.0, retries=3).start()
+        try:
+            own, peer = queue_pair(pair.a)
+            with dropping(pair, FROM_A):
+                until(lambda: not job.alive)
+            time.sleep(1.0)  # for the silence to be seen
+            pair.a.guest.sh(f"ping -c 1 {pair.b.v4}")
+            result = job.stop()
+        finally:
+            job.close()
+    assert result.error == "RETRY_EXC_ERR (12)"
+    said = explained(file)
+    there = next(one for one in said["flows"] if one["qpn"] == peer)
+    assert (there["source"], there["sender_qpn"], there["broken"]) == (pair.a.v4, own, 0)
+    assert there["ways"][0]["label"] is None
+    assert there["gave_up"] is True
+    (end,) = [one["says"] for one in said["findings"] if one["kind"] == "gave up"]
+    assert "sent again 3 times without progress, then silence" in end
