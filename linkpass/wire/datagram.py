@@ -76,7 +76,7 @@ def datagram(data: bytes, link: int) -> Datagram | str:
         return "cut"
     if kind == _IPV4:
         return _v4(data, start, where)
-    return _v6(data, start, where) if kind == _IPV6 else f"{kind:#06x}"
+    return _v6(data, start, where) if kind == _IPV6 else {0x0806: "ARP", 0x88CC: "LLDP"}.get(kind, f"{kind:#06x}")
 
 
 def _v4(data: bytes, start: int, where: int | None) -> Datagram | str:

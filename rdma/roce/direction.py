@@ -21,6 +21,8 @@ MTUS: Final = (256, 512, 1024, 2048, 4096)
 NAMED: Final = 20
 """Findings of a kind that are named for a direction; the rest are counted."""
 READS: Final = 256
+SENT: Final = 512
+"""Requests whose moment is remembered, to tell how long after it they were sent again."""
 LISTED: Final = 64
 AHEAD: Final = 64
 """An answer to a number further than this beyond the last request seen is not ours, or its request was not captured."""
@@ -39,14 +41,14 @@ class Hole(msgspec.Struct):
 
 class Stall(msgspec.Struct):
     """From the first packet that was sent again to progress. `at`: the lowest number of them, unrolled; `rounds`: how
-    often that one was sent again; `silence_s`: before it; `nak`: what asked for it; `answered`: it had been
-    acknowledged before it was sent again; `interval_s`: the longest between two tries; `ended_s`: None while nothing
-    proves progress."""
+    often that one was sent again; `after_s`: since it was sent before; `nak`: what asked for it; `answered`: it had
+    been acknowledged before it was sent again; `interval_s`: the longest between two tries; `ended_s`: None while
+    nothing proves progress."""
 
     began_s: float
     at: int
     psn: int
-    silence_s: float
+    after_s: float
     nak: str
     answered: bool
     packets: int = 1
@@ -99,6 +101,7 @@ class Direction:
         self._latest: Stall | None = None
         self._repeats = False
         """The last request was sent again."""
+        self._sent: dict[int, float] = {}
 
     @property
     def reliable(self) -> bool:
@@ -115,7 +118,6 @@ class Direction:
     def request(self, packet: Packet) -> Came:
         """A packet of our own sequence; how it stands to those before."""
         self._pause(packet.at_s)
-        silence_s = 0.0 if self.last_request_s is None else max(0.0, packet.at_s - self.last_request_s)
         self._settle(packet.psn)
         expected, count = self.requests.next, self._numbers(packet)
         came = self.requests.add(packet.psn, count)
@@ -126,7 +128,10 @@ class Direction:
         if came is Came.AHEAD and len(self.holes) < NAMED:
             self.holes.append(Hole(packet.at_s, expected, at))
         if self.reliable:
-            self._again(packet, came, at, silence_s)
+            self._again(packet, came, at)
+            self._sent[at] = packet.at_s
+            if len(self._sent) > SENT:
+                del self._sent[next(iter(self._sent))]
         elif came in (Came.LATE, Came.AGAIN):
             self.out_of_order += came is Came.LATE
             self.again += came is Came.AGAIN
@@ -137,7 +142,7 @@ class Direction:
         self.last_request_s, self._last_at = packet.at_s, at
         return came
 
-    def _again(self, packet: Packet, came: Came, at: int, silence_s: float) -> None:
+    def _again(self, packet: Packet, came: Came, at: int) -> None:
         """A late packet was sent again when a NAK asked for it, or when packets follow that had been seen: a sender
         goes back and repeats everything. Else the fabric changed the order."""
         follows = self._last_at is not None and at == self._last_at + 1
@@ -146,7 +151,7 @@ class Direction:
             asked = what == "PSN sequence error" and number <= at
             if asked or (self.stall is not None and follows and not self._run):
                 self.again_unseen += 1
-                self._resent(packet, at, silence_s)
+                self._resent(packet, at)
             else:
                 self.out_of_order += 1
                 self._run = self._run + 1 if follows else 1
@@ -156,14 +161,14 @@ class Direction:
             if self._run and follows:
                 self.out_of_order -= self._run
                 self.again_unseen += self._run
-            self._resent(packet, at, silence_s)
+            self._resent(packet, at)
         else:
             self._repeats = False
             if self.stall is not None and self.pair is None:
                 self._progress(packet.at_s)  # a new packet, since nothing else can prove it
         self._run = 0
 
-    def _resent(self, packet: Packet, at: int, silence_s: float) -> None:
+    def _resent(self, packet: Packet, at: int) -> None:
         stall, follows = self.stall, self._repeats and self._last_at is not None and at == self._last_at + 1
         self._repeats = True
         if stall is None and follows and self._latest is not None:
@@ -173,8 +178,9 @@ class Direction:
             what, number = self.last_nak
             answered = self.answered is not None and at <= self.answered
             asked = what if what and (number <= at or what == "receiver not ready") else ""
-            stall = Stall(packet.at_s, at, packet.psn, silence_s, asked, answered, last_s=packet.at_s)
-            stall.interval_s = silence_s
+            before_s = self._sent.get(at, self.last_request_s)
+            after_s = 0.0 if before_s is None else max(0.0, packet.at_s - before_s)
+            stall = Stall(packet.at_s, at, packet.psn, after_s, asked, answered, last_s=packet.at_s, interval_s=after_s)
             self.stall = self._latest = stall
             self.stalled += 1
             if len(self.stalls) < LISTED:
@@ -200,6 +206,7 @@ class Direction:
         self.answered, self.stall, self._run, self._last_at, self._unsized = None, None, 0, None, None
         self.last_nak, self._latest, self._repeats = ("", 0), None, False
         self.reads.clear()
+        self._sent.clear()
 
     def _pause(self, at_s: float) -> None:
         if self.last_request_s is None:

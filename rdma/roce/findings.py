@@ -74,12 +74,11 @@ def sent_again(stall: Stall, flow: Direction) -> str:
         f", the first {stall.rounds} times" if stall.rounds > 1 else ""
     )
     says = f"sent again from PSN {stall.psn} on: {count}"
+    says += f"; {span(stall.after_s)} after it was sent before"
     if stall.nak:
-        says += f"; asked for by a NAK ({stall.nak})"
+        says += f", asked for by a NAK ({stall.nak})"
     elif flow.pair is not None:
-        says += f"; after {span(stall.silence_s)} of silence, no NAK: a timeout"
-    else:
-        says += f"; after {span(stall.silence_s)} of silence"
+        says += ", no NAK asked for it: a timeout"
     if stall.answered:
         says += "; it had been acknowledged: the answer was lost between here and the sender, or late"
     if stall.ended_s is None:
