@@ -49,6 +49,8 @@ def explain(file: Path, *, everything: bool, as_json: bool) -> None:
     eth1. Use what its driver offers: with mlx5, tcpdump on the RDMA device
     (tcpdump -i mlx5_0, libpcap built with RDMA support), or "sniffer on" of
     ethtool --set-priv-flags where there is that flag; else a mirror port.
+    Without tcpdump, as root:
+      linkpass capture eth1 --all --count 0 --seconds 20 --write roce.pcap
     VLAN tags: tcpdump ... '(udp port 4791) or (vlan and udp port 4791)'.
     -s 128 keeps the files small; ICRCs can then not be checked.
 

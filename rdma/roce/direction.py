@@ -16,14 +16,12 @@ import msgspec
 from rdma.roce.packet import READ, Packet
 from rdma.roce.psn import Came, Seen
 from rdma.roce.report import Pause, Way
+from rdma.roce.retries import Retries
 
 MTUS: Final = (256, 512, 1024, 2048, 4096)
 NAMED: Final = 20
 """Findings of a kind that are named for a direction; the rest are counted."""
 READS: Final = 256
-SENT: Final = 512
-"""Requests whose moment is remembered, to tell how long after it they were sent again."""
-LISTED: Final = 64
 AHEAD: Final = 64
 """An answer to a number further than this beyond the last request seen is not ours, or its request was not captured."""
 
@@ -37,25 +35,6 @@ class Hole(msgspec.Struct):
     end: int
     of_answers: bool = False
     left: tuple[int, int] | None = None
-
-
-class Stall(msgspec.Struct):
-    """From the first packet that was sent again to progress. `at`: the lowest number of them, unrolled; `rounds`: how
-    often that one was sent again; `after_s`: since it was sent before; `nak`: what asked for it; `answered`: it had
-    been acknowledged before it was sent again; `interval_s`: the longest between two tries; `ended_s`: None while
-    nothing proves progress."""
-
-    began_s: float
-    at: int
-    psn: int
-    after_s: float
-    nak: str
-    answered: bool
-    packets: int = 1
-    rounds: int = 1
-    last_s: float = 0.0
-    interval_s: float = 0.0
-    ended_s: float | None = None
 
 
 class Direction:
@@ -72,7 +51,7 @@ class Direction:
         self.operations: Counter[int] = Counter()
         self.requests, self.answers = Seen(), Seen()
         self.packets = self.payload_bytes = self.repeated_bytes = 0
-        self.again = self.again_unseen = self.out_of_order = 0
+        self.retries = Retries()
         self.cnps = self.ce = self.ect = self.broken = self.unchecked = self.copies = self.restarts = 0
         self.naks: Counter[str] = Counter()
         self.rnr_s: set[float] = set()
@@ -82,26 +61,14 @@ class Direction:
         self.way: tuple[int, int | None] | None = None
         self.answered: int | None = None
         """The highest of our requests that the other end acknowledged, unrolled."""
-        self.last_nak = ("", 0)
-        """Of our requests, while nothing better was heard: what, and which number."""
         self.last_request_s: float | None = None
         self.pause: Pause | None = None
         self.holes: list[Hole] = []
-        self.stall: Stall | None = None
-        self.stalls: list[Stall] = []
-        self.stalled = 0
         self.missing = self.missing_answered = 0
         """Numbers that never came, and how many of them were acknowledged: of what is closed."""
         self.reads: deque[tuple[int, int]] = deque(maxlen=READS)
         self._unsized: tuple[int, int] | None = None
         """A READ request whose count of numbers is not known yet: its number, its bytes."""
-        self._run = 0
-        """Late packets in a row, with nothing between their numbers."""
-        self._last_at: int | None = None
-        self._latest: Stall | None = None
-        self._repeats = False
-        """The last request was sent again."""
-        self._sent: dict[int, float] = {}
 
     @property
     def reliable(self) -> bool:
@@ -128,85 +95,24 @@ class Direction:
         if came is Came.AHEAD and len(self.holes) < NAMED:
             self.holes.append(Hole(packet.at_s, expected, at))
         if self.reliable:
-            self._again(packet, came, at)
-            self._sent[at] = packet.at_s
-            if len(self._sent) > SENT:
-                del self._sent[next(iter(self._sent))]
+            self.retries.request(packet, came, at, self.answered, paired=self.pair is not None)
         elif came in (Came.LATE, Came.AGAIN):
-            self.out_of_order += came is Came.LATE
-            self.again += came is Came.AGAIN
+            self.retries.late += came is Came.LATE
+            self.retries.again += came is Came.AGAIN
         if came is Came.AGAIN:
             self.repeated_bytes += packet.payload_bytes
         else:
             self.payload_bytes += packet.payload_bytes
-        self.last_request_s, self._last_at = packet.at_s, at
+        self.last_request_s = packet.at_s
         return came
-
-    def _again(self, packet: Packet, came: Came, at: int) -> None:
-        """A late packet was sent again when a NAK asked for it, or when packets follow that had been seen: a sender
-        goes back and repeats everything. Else the fabric changed the order."""
-        follows = self._last_at is not None and at == self._last_at + 1
-        if came is Came.LATE:
-            what, number = self.last_nak
-            asked = what == "PSN sequence error" and number <= at
-            if asked or (self.stall is not None and follows and not self._run):
-                self.again_unseen += 1
-                self._resent(packet, at)
-            else:
-                self.out_of_order += 1
-                self._run = self._run + 1 if follows else 1
-                return
-        elif came is Came.AGAIN:
-            self.again += 1
-            if self._run and follows:
-                self.out_of_order -= self._run
-                self.again_unseen += self._run
-            self._resent(packet, at)
-        else:
-            self._repeats = False
-            if self.stall is not None and self.pair is None:
-                self._progress(packet.at_s)  # a new packet, since nothing else can prove it
-        self._run = 0
-
-    def _resent(self, packet: Packet, at: int) -> None:
-        stall, follows = self.stall, self._repeats and self._last_at is not None and at == self._last_at + 1
-        self._repeats = True
-        if stall is None and follows and self._latest is not None:
-            self._latest.packets += 1  # its first ones were answered meanwhile
-            return
-        if stall is None:
-            what, number = self.last_nak
-            answered = self.answered is not None and at <= self.answered
-            asked = what if what and (number <= at or what == "receiver not ready") else ""
-            before_s = self._sent.get(at, self.last_request_s)
-            after_s = 0.0 if before_s is None else max(0.0, packet.at_s - before_s)
-            stall = Stall(packet.at_s, at, packet.psn, after_s, asked, answered, last_s=packet.at_s, interval_s=after_s)
-            self.stall = self._latest = stall
-            self.stalled += 1
-            if len(self.stalls) < LISTED:
-                self.stalls.append(stall)
-            return
-        stall.packets += 1
-        if at < stall.at:
-            stall.at, stall.psn = at, packet.psn
-        elif at == stall.at:
-            stall.rounds += 1
-            stall.interval_s = max(stall.interval_s, packet.at_s - stall.last_s)
-            stall.last_s = packet.at_s
-
-    def _progress(self, at_s: float) -> None:
-        if self.stall is not None:
-            self.stall.ended_s = at_s
-            self.stall = None
 
     def _anew(self) -> None:
         """Another connection of the same numbers and addresses, or the same one after a long time unseen."""
         self.restarts += 1
         self._close_holes()
-        self.answered, self.stall, self._run, self._last_at, self._unsized = None, None, 0, None, None
-        self.last_nak, self._latest, self._repeats = ("", 0), None, False
+        self.answered, self._unsized = None, None
+        self.retries.begin()
         self.reads.clear()
-        self._sent.clear()
 
     def _pause(self, at_s: float) -> None:
         if self.last_request_s is None:
@@ -267,10 +173,10 @@ class Direction:
         elif came is Came.AHEAD and len(self.holes) < NAMED:
             self.holes.append(Hole(packet.at_s, expected, self.answers.unroll(packet.psn), of_answers=True))
         if came is Came.AGAIN:
-            self.again += 1
+            self.retries.again += 1
             self.repeated_bytes += packet.payload_bytes
             return
-        self.out_of_order += came is Came.LATE
+        self.retries.late += came is Came.LATE
         self.payload_bytes += packet.payload_bytes
 
     def _read_start(self, psn: int) -> int | None:
@@ -290,12 +196,10 @@ class Direction:
         at, nak = self.requests.unroll(packet.psn), packet.nak
         if at >= self.requests.next + AHEAD:
             return
-        self.last_nak = (nak, at)
         at -= bool(nak)
         if self.answered is None or at > self.answered:
             self.answered = at
-        if self.stall is not None and at >= self.stall.at:
-            self._progress(packet.at_s)
+        self.retries.answer(at, nak, packet.at_s)
 
     def close(self) -> None:
         """The capture has ended."""

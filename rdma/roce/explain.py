@@ -130,7 +130,7 @@ class Explainer:
             flow.naks[nak] += 1
             if packet.rnr_s is not None:
                 flow.rnr_s.add(packet.rnr_s)
-            self._tell(packet.at_s, "nak", flow, findings.refused(packet))
+            self._tell(packet.at_s, "nak", flow, findings.refused(packet), nak)
 
     def _guess(self, flow: Direction, psn: int) -> None:
         others = [one for one in self._between.get((flow.target, flow.source), ()) if one.transport == flow.transport]
@@ -159,9 +159,10 @@ class Explainer:
             self._against[flow.index] = 0
 
     # the report
-    def _tell(self, at_s: float, kind: str, flow: Direction, says: str) -> None:
-        self._named[flow.index, kind] += 1
-        if self._named[flow.index, kind] <= NAMED:
+    def _tell(self, at_s: float, kind: str, flow: Direction, says: str, counted_as: str = "") -> None:
+        key = (flow.index, counted_as or kind)
+        self._named[key] += 1
+        if self._named[key] <= NAMED:
             self._findings.append(Finding(at_s, kind, flow.index, says))
 
     def report(self, end_s: float | None = None) -> Report:
@@ -173,11 +174,13 @@ class Explainer:
             flow.close()
             for hole in flow.holes:
                 self._tell(hole.at_s, "missing", flow, findings.skipped(hole))
-            for stall in flow.stalls:
+            longest = sorted(flow.retries.stalls, key=lambda one: one.seconds, reverse=True)
+            for stall in longest[:NAMED]:
                 self._tell(stall.began_s, "sent again", flow, findings.sent_again(stall, flow))
+            self._named[flow.index, "sent again"] = flow.retries.count
             gave_up, words = findings.given_up(flow, end_s)
-            if words and flow.stall is not None:
-                self._tell(flow.stall.last_s, "gave up", flow, words)
+            if words and flow.retries.stall is not None:
+                self._tell(flow.retries.stall.last_s, "gave up", flow, words)
             views.append(_view(flow, gave_up=gave_up))
         self._findings.sort(key=lambda one: one.at_s)
         unnamed = sum(max(0, count - NAMED) for count in self._named.values())
@@ -202,7 +205,7 @@ def _key(a: Direction, b: Direction) -> tuple[int, int]:
 
 
 def _view(flow: Direction, *, gave_up: bool | None) -> Flow:
-    stalls = [one.ended_s - one.began_s for one in flow.stalls if one.ended_s is not None]
+    stalls = [one.seconds for one in flow.retries.stalls if one.ended_s is not None]
     return Flow(
         source=flow.source, target=flow.target, qpn=flow.qpn,
         sender_qpn=flow.pair.qpn if flow.pair is not None else flow.sender_qpn,
@@ -211,9 +214,10 @@ def _view(flow: Direction, *, gave_up: bool | None) -> Flow:
         transport=flow.transport, packets=flow.packets, first_s=flow.first_s, last_s=flow.last_s,
         operations={operation(code): count for code, count in sorted(flow.operations.items())},
         payload_bytes=flow.payload_bytes, repeated_bytes=flow.repeated_bytes,
-        sent_again=flow.again, sent_again_unseen=flow.again_unseen, out_of_order=flow.out_of_order,
+        sent_again=flow.retries.again, sent_again_unseen=flow.retries.unseen, out_of_order=flow.retries.late,
         missing=flow.missing, missing_answered=flow.missing_answered,
         naks=dict(flow.naks), rnr_s=tuple(sorted(flow.rnr_s)), cnps=flow.cnps, ce=flow.ce, ect=flow.ect,
         broken=flow.broken, unchecked=flow.unchecked, copies=flow.copies, mtu=flow.mtu,
-        ways=tuple(flow.ways), moves=flow.moves, pause=flow.pause, stalls_s=tuple(stalls), gave_up=gave_up,
+        ways=tuple(flow.ways), moves=flow.moves, pause=flow.pause, stalls=flow.retries.count,
+        stalls_s=tuple(stalls), gave_up=gave_up,
     )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rdma.roce.direction import Direction, Hole, Stall
+from rdma.roce.direction import Direction, Hole
 from rdma.roce.packet import Packet, operation
 from rdma.roce.psn import ROUND
+from rdma.roce.retries import Stall
 
 SILENT: Final = 2.0
 """A sender that says nothing for this many of its longest intervals between two tries has given up."""
@@ -74,11 +75,12 @@ def sent_again(stall: Stall, flow: Direction) -> str:
         f", the first {stall.rounds} times" if stall.rounds > 1 else ""
     )
     says = f"sent again from PSN {stall.psn} on: {count}"
-    says += f"; {span(stall.after_s)} after it was sent before"
+    if stall.after_s:
+        says += f"; {span(stall.after_s)} after it was sent before"
     if stall.nak:
-        says += f", asked for by a NAK ({stall.nak})"
+        says += f"; asked for by a NAK ({stall.nak})"
     elif flow.pair is not None:
-        says += ", no NAK asked for it: a timeout"
+        says += "; no NAK seen: a timeout"
     if stall.answered:
         says += "; it had been acknowledged: the answer was lost between here and the sender, or late"
     if stall.ended_s is None:
@@ -89,7 +91,7 @@ def sent_again(stall: Stall, flow: Direction) -> str:
 
 def given_up(flow: Direction, end_s: float) -> tuple[bool | None, str]:
     """Whether retries ran out, as far as silence can tell: False, True, or None when the capture ends too early."""
-    stall = flow.stall
+    stall = flow.retries.stall
     if stall is None or not flow.reliable:
         return False, ""
     last_s = flow.last_request_s or stall.last_s
@@ -110,7 +112,7 @@ def notes(flows: Sequence[Direction], untold: int, places: int) -> Iterator[str]
         )
     if any(one.missing for one in flows):
         yield "missing packets: a capture cannot tell those lost before it from those it did not catch"
-    if any(one.again for one in flows):
+    if any(one.retries.again for one in flows):
         yield "sent again: the first copy passed here; a loss beyond, a lost answer and a late one look alike"
     unchecked = sum(one.unchecked for one in flows)
     if unchecked:

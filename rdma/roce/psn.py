@@ -80,7 +80,8 @@ class Seen:
         if at < self.first:
             if at + count < self.first:
                 self.holes.insert(0, (at + count, self.first))
-            self.first = at
+            self.fill(self.first, at + count)
+            self.first, self.next = at, max(self.next, at + count)
             return Came.LATE
         was_missing = self.fill(at, at + count)
         self.next = max(self.next, at + count)

@@ -42,7 +42,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     `missing_answered` were acknowledged, so that they arrived, and the capture missed them. `payload_bytes`: each
     number counted once. `naks`, `rnr_s`, `cnps`: what the receiver of this direction's packets is told. `ce`: packets
     with a switch's mark of congestion, `ect`: those that a switch may mark. `unchecked`: cut off before their ICRC.
-    `copies`: seen again at another point of capture. `stalls_s`: from the first packet sent again to progress."""
+    `copies`: seen again at another point of capture. `stalls`: how often a series of packets was sent again;
+    `stalls_s`: from the first one of each to progress, of the longest."""
 
     source: str
     target: str
@@ -74,6 +75,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[Way, ...]
     moves: int
     pause: Pause | None
+    stalls: int
     stalls_s: tuple[float, ...]
     gave_up: bool | None
     """True: the same number again and again, then silence. None: the capture ends before that could be told."""

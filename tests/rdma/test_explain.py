@@ -53,8 +53,8 @@ def test_a_timeout_is_sent_again_and_goes_on(tmp_path: Path) -> None:
     assert (there["sent_again"], there["payload_bytes"], there["repeated_bytes"]) == (4, 400, 400)
     assert there["stalls_s"] == [pytest.approx(0.070)]
     assert found.says("sent again") == [(
-        0.168, "sent again from PSN 6 on: 4 packets, the first 2 times; 68.0 ms after it was sent before, "
-        "no NAK asked for it: a timeout; progress after 70.0 ms"
+        0.168, "sent again from PSN 6 on: 4 packets, the first 2 times; 68.0 ms after it was sent before; "
+        "no NAK seen: a timeout; progress after 70.0 ms"
     )]  # fmt: skip
     assert there["pause"] == {"at_s": 0.0, "seconds": pytest.approx(0.1), "waited": False}
     assert quiet(there, but=["sent_again"]) and quiet(found.of(B))
