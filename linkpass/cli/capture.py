@@ -97,7 +97,8 @@ class ProbesFirst(click.Group):
 
 @click.group(
     cls=ProbesFirst,
-    epilog="Examples: linkpass capture eth1 · linkpass capture --read probes.pcap · linkpass capture explain roce.pcap",
+    epilog="Examples: linkpass capture eth1 · linkpass capture --read probes.pcap · "
+    "linkpass capture explain roce.pcap --json",
 )
 def capture() -> None:
     """Look at packets: our own probes as they pass, or RoCE traffic from a file, explained.

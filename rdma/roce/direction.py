@@ -117,7 +117,7 @@ class Direction:
     def _pause(self, at_s: float) -> None:
         if self.last_request_s is None:
             return
-        seconds = at_s - self.last_request_s
+        seconds = max(0.0, at_s - self.last_request_s)
         if self.pause is None or seconds > self.pause.seconds:
             self.pause = Pause(self.last_request_s, seconds, self.waits)
 
@@ -141,16 +141,20 @@ class Direction:
         if self._unsized is None:
             return
         start, size = self._unsized
-        first = self.requests.unroll(start)
-        count = numbers_of(size, self.path_mtu)
-        if count is None:
-            between = self.requests.unroll(psn) - first
-            if between not in {numbers_of(size, mtu) for mtu in MTUS}:
-                return
-            count = between
-        self.requests.skip(first + count)
-        self.reads.append((start, count))
-        self._unsized = None
+        between = self.requests.unroll(psn) - self.requests.unroll(start)
+        self.measure(between if between in {numbers_of(size, mtu) for mtu in MTUS} else None)
+
+    def measure(self, count: int | None = None) -> None:
+        """The numbers of a READ request whose length was not known, if its answer has told the MTU meanwhile; `count`
+        them else."""
+        if self._unsized is None:
+            return
+        start, size = self._unsized
+        count = numbers_of(size, self.path_mtu) or count
+        if count is not None:
+            self.requests.skip(self.requests.unroll(start) + count)
+            self.reads.append((start, count))
+            self._unsized = None
 
     # answers
     def answer(self, packet: Packet) -> None:

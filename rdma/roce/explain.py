@@ -60,6 +60,8 @@ class Explainer:
         self._count(flow, packet)
         if packet.opcode == CNP:
             flow.cnps += 1
+        elif packet.transport == "?":
+            return
         elif not packet.is_answer:
             if flow.request(packet) is Came.ELSEWHERE:
                 self._tell(packet.at_s, "new connection", flow, findings.jumped(packet))
@@ -71,10 +73,12 @@ class Explainer:
         flow = self._flows.get(key)
         if flow is None and len(self._flows) < FLOWS:
             flow = self._flows[key] = Direction(len(self._flows), packet)
-            self._between.setdefault((packet.source, packet.target), []).append(flow)
         return flow
 
     def _count(self, flow: Direction, packet: Packet) -> None:
+        if not flow.packets:  # a broken one may have named any queue pair
+            flow.transport, flow.first_s = packet.transport, packet.at_s
+            self._between.setdefault((packet.source, packet.target), []).append(flow)
         flow.packets += 1
         flow.last_s = packet.at_s
         flow.operations[packet.opcode] += 1
@@ -121,6 +125,7 @@ class Explainer:
         asker = flow.pair
         nak = packet.nak
         if asker is not None:
+            asker.measure()
             if asker.requests.first is not None and not asker.requests.covers(packet.psn):
                 self._doubt(flow, asker)
             else:
@@ -189,13 +194,14 @@ class Explainer:
 
     def _pair_the_rest(self) -> None:
         """Two directions without answers that tell are a pair where there are no others between the two addresses."""
-        for (source, target), ours in self._between.items():
-            theirs = self._between.get((target, source), [])
+        able = (*_CONNECTED, "CNP")
+        for source, target in self._between:
+            ours = [one for one in self._between[source, target] if one.transport in able]
+            theirs = [one for one in self._between.get((target, source), []) if one.transport in able]
             if len(ours) != 1 or len(theirs) != 1:
                 continue
             a, b = ours[0], theirs[0]
-            known = all(one.transport in (*_CONNECTED, "CNP") for one in (a, b)) and a.transport != "CNP"
-            if known and a.pair is None and b.pair is None and _key(a, b) not in self._distrusted:
+            if a.transport != "CNP" and a.pair is None and b.pair is None and _key(a, b) not in self._distrusted:
                 a.pair, b.pair = b, a
                 a.paired_by = b.paired_by = "the only ones between these addresses"
 

@@ -187,6 +187,22 @@ def test_a_wrong_icrc_is_named_and_counts_for_nothing_else(tmp_path: Path) -> No
     ]
 
 
+def test_a_broken_packet_may_name_any_queue_pair(tmp_path: Path) -> None:
+    story = Story().a(0.0, 5)
+    _, data = story.frames[0]
+    wrong = data[: 14 + 40 + 8 + 5] + b"abc" + data[14 + 40 + 8 + 8 :]
+    found = story.put(0.001, wrong).b(0.002, 5).explained(tmp_path)
+    assert [(one["qpn"], one["packets"], one["broken"]) for one in found.flows] == [
+        (0x22, 1, 0), (0x616263, 0, 1), (0x11, 1, 0),
+    ]  # fmt: skip
+    assert [one["sender_qpn"] for one in found.flows] == [0x11, None, 0x22]
+
+
+def test_an_opcode_that_is_nobodys(tmp_path: Path) -> None:
+    found = Story().a(0.0, 5).put(0.001, packet(A, B, 0x22, 0xDF, 900, b"?")).a(0.002, 6).explained(tmp_path)
+    assert quiet(found.of(A)) and found.of(A)["operations"] == {"RC SEND only": 2, "opcode 0xdf": 1}
+
+
 def test_packets_that_were_cut_are_not_called_broken(tmp_path: Path) -> None:
     found = Story().a(0.0, 5, b"x" * 1000).a(0.001, 6, b"x" * 1000).b(0.002, 6).explained(tmp_path, snap=96)
     there = found.of(A)
@@ -209,6 +225,17 @@ def test_a_read_takes_the_numbers_of_its_answer(mtu_first: bool, tmp_path: Path)
     there, back = found.of(A), found.of(B)
     assert quiet(there) and quiet(back), found.all["findings"]
     assert (there["sender_qpn"], back["payload_bytes"], back["mtu"], there["payload_bytes"]) == (0x11, 3000, 1024, 100)
+
+
+def test_a_long_answer_does_not_undo_its_pair(tmp_path: Path) -> None:
+    """Its numbers go far beyond the request's; the first of its packets tells how far."""
+    story = Story().a(0.0, 9, RETH(length=40 * 256), READ)
+    for n in range(40):
+        opcode = READ_FIRST if n == 0 else READ_LAST if n == 39 else READ_MIDDLE
+        story.b(0.001 + n / 1e5, 9 + n, opcode=opcode, payload=b"y" * 256)
+    found = story.a(0.1, 49).b(0.101, 49).explained(tmp_path)
+    assert quiet(found.of(A)) and quiet(found.of(B)), found.all["findings"]
+    assert found.of(A)["sender_qpn"] == 0x11
 
 
 def test_a_read_that_is_asked_again_from_its_middle(tmp_path: Path) -> None:
