@@ -16,18 +16,14 @@ from typing import Final, Literal
 
 import msgspec
 
+from rdma.netlink import DONE, DUMP, ERROR, HEADER, REQUEST, attributes, encode
+
 NETLINK_RDMA: Final = 20
 _NLDEV: Final = 5 << 10
 _GET, _RES_QP_GET = _NLDEV + 1, _NLDEV + 10
-_NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
-_ERROR, _DONE = 2, 3
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX = 1, 2, 3
 _RES_QP, _RES_QP_ENTRY = 19, 20
 _LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME, _CTXN = 21, 22, 23, 24, 26, 27, 28, 29, 64
-_HEADER: Final = struct.Struct("=IHHII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_NESTED: Final = 0x8000
-_TYPE_MASK: Final = 0x3FFF
 
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR", "unknown"]
 STATES: Final[tuple[QpState, ...]] = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
@@ -98,8 +94,8 @@ class Nldev:
     def devices(self) -> dict[str, int]:
         """Name -> the number by which the kernel knows it."""
         found = {}
-        for attributes in self._dump(_GET, b""):
-            name, index = attributes.get(_DEV_NAME), attributes.get(_DEV_INDEX)
+        for told in self._dump(_GET, b""):
+            name, index = told.get(_DEV_NAME), told.get(_DEV_INDEX)
             if name is not None and index is not None:
                 found[_text(name)] = _u32(index)
         return found
@@ -108,42 +104,42 @@ class Nldev:
         """Of all devices, in the kernel's order."""
         found = []
         for name, index in self.devices().items():
-            for attributes in self._dump(_RES_QP_GET, _encode(_DEV_INDEX, struct.pack("=I", index))):
-                for kind, entry in _attributes(attributes.get(_RES_QP, b"")):
+            for told in self._dump(_RES_QP_GET, encode(_DEV_INDEX, struct.pack("=I", index))):
+                for kind, entry in attributes(told.get(_RES_QP, b"")):
                     if kind == _RES_QP_ENTRY:
-                        found.append(_queue_pair(name, dict(_attributes(entry))))
+                        found.append(_queue_pair(name, dict(attributes(entry))))
         return found
 
     def _dump(self, kind: int, payload: bytes) -> Iterator[dict[int, bytes]]:
         if self._socket is None:
             raise RuntimeError("Nldev.open() was not called")
         self._sequence += 1
-        size = _HEADER.size + len(payload)
-        request = _HEADER.pack(size, kind, _NLM_F_REQUEST | _NLM_F_DUMP, self._sequence, 0) + payload
+        size = HEADER.size + len(payload)
+        request = HEADER.pack(size, kind, REQUEST | DUMP, self._sequence, 0) + payload
         try:
             self._socket.send(request)
             messages = list(self._answers())
         except OSError as error:
             raise RdmaNetlinkError(f"the kernel's RDMA interface did not answer: {error.strerror or error}") from error
         for message in messages:
-            yield dict(_attributes(message))
+            yield dict(attributes(message))
 
     def _answers(self) -> Iterator[bytes]:
         assert self._socket is not None
         while True:
             data = self._socket.recv(1 << 18)
             at = 0
-            while at + _HEADER.size <= len(data):
-                size, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
-                if size < _HEADER.size:
+            while at + HEADER.size <= len(data):
+                size, kind, _, sequence, _ = HEADER.unpack_from(data, at)
+                if size < HEADER.size:
                     raise RdmaNetlinkError("the kernel's answer is cut")
-                body = data[at + _HEADER.size : at + size]
+                body = data[at + HEADER.size : at + size]
                 at += (size + 3) & ~3
                 if sequence != self._sequence:
                     continue  # of a question that was given up
-                if kind == _DONE:
+                if kind == DONE:
                     return
-                if kind == _ERROR:
+                if kind == ERROR:
                     code = -struct.unpack_from("=i", body)[0]
                     if code in (0, errno.ENOENT):  # a device that has gone since it was listed
                         return
@@ -183,17 +179,3 @@ def _u32(value: bytes) -> int:
 
 def _text(value: bytes) -> str:
     return value.split(b"\0", 1)[0].decode("utf-8", "replace")
-
-
-def _encode(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        if size < _ATTRIBUTE.size:
-            return
-        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + size]
-        at += (size + 3) & ~3

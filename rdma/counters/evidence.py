@@ -7,7 +7,7 @@ names its source; each threshold is configuration, and what is unknown makes no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -37,10 +37,25 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     receive_error_ratio: float = 1e-6
     tick_s: float = 0.0
     """How long a tick of `port_xmit_wait` is on this device; 0: unknown, ticks are shown as ticks."""
+    paused_ratio: float = 0.05
+    """Of the time, per priority. Pauses of a few microseconds absorb what arrives at once; a pause stops every flow of
+    the priority, those that cause nothing too, so that one part in twenty is line rate lost to all of them."""
+    discard_ratio: float = 1e-4
+    """As `out_of_sequence_ratio`, which is what a discarded RoCE packet becomes."""
+    uncorrectable_blocks_per_s: float = 0.1
+    """Ethernet allows one frame of 64 bytes in 1.6e9 to be lost (6.2e-10): with about eight in a block that is one
+    block in 87 s at 100 Gbit/s, in 22 s at 400."""
+    corrected_bit_ratio: float = 1e-5
+    """RS(528,514) is specified for links that get up to 5e-5 bits wrong, RS(544,514) for 2.4e-4; healthy ones are
+    orders of magnitude below, and this leaves a factor of five."""
+    optical_margin_db: float = 0.0
+    """How near a lane's light may come to the module's own warning limits; its maker knows them best."""
+    module_margin_c: float = 0.0
+    """How near the module's temperature may come to its own warning limit."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A figure above its threshold. `what`: the figure's name; `value`, `limit`: in its unit."""
+    """A figure beyond its threshold. `what`: the figure's name; `value`, `limit`: in its unit."""
 
     port: str
     kind: Kind
@@ -114,14 +129,14 @@ FIGURES: Final = (
 )  # fmt: skip
 
 
-def figures(window: Window, limits: Thresholds) -> dict[str, float | Unknown]:
+def figures(window: Window, limits: Thresholds, which: Iterable[Figure] = FIGURES) -> dict[str, float | Unknown]:
     """Every figure of a window, unknown ones as such."""
-    return {figure.name: figure.of(window, limits) for figure in FIGURES}
+    return {figure.name: figure.of(window, limits) for figure in which}
 
 
-def findings(window: Window, limits: Thresholds) -> Iterator[Finding]:
+def findings(window: Window, limits: Thresholds, which: Iterable[Figure] = FIGURES) -> Iterator[Finding]:
     """Those above their threshold."""
-    for figure in FIGURES:
+    for figure in which:
         value, limit = figure.of(window, limits), figure.limit(limits)
         if not isinstance(value, Unknown) and value > limit:
             yield Finding(window.port, figure.kind, figure.name, value, limit, figure.says, figure.source)
