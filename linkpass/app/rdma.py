@@ -1,16 +1,19 @@
-"""RDMA in the daemon: ports' counters once a second, queue pairs a few times a second, and what both show."""
+"""RDMA in the daemon: ports' counters and Ethernet statistics once a second, queue pairs a few times a second, and what
+all of them show."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from linkpass.config import Config
 from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
+from linkpass.edges.netdevs import NetdevEdge
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.borrowed import may_borrow
 from rdma.steering import Setting
@@ -23,11 +26,14 @@ OPEN_AGAIN_S = 5.0
 class Rdma:
     """One a host: RDMA devices and their queue pairs are seen from the daemon's own namespace."""
 
-    def __init__(self, config: Config, clock: Clock, submit: Callable[[Event], None]) -> None:
-        """`submit` takes what is for the core of that namespace."""
-        self._config, self._clock, self._submit = config, clock, submit
+    def __init__(
+        self, config: Config, clock: Clock, submit: Callable[[Event], None], uplinks: Callable[[], Iterable[str]]
+    ) -> None:
+        """`submit` takes what is for the core of that namespace, `uplinks` tells its uplinks."""
+        self._config, self._clock, self._submit, self._uplinks = config, clock, submit, uplinks
         self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
         self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
+        self._ethernet = self._ethernet_edge() if config.rdma.ethernet else None
         self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -42,13 +48,17 @@ class Rdma:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for edge in (self._counters, self._flows):
+        for edge in (self._counters, self._ethernet, self._flows):
             if edge is not None:
                 edge.close()
 
     def poll(self) -> list[str]:
-        """Read the counters; what they say that they did not say before."""
-        return self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        """Read counters and statistics; what they say that they did not say before."""
+        lines = self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        if self._ethernet is not None:
+            netdevs = self._counters.netdevs if self._counters is not None else ()
+            lines += self._ethernet.poll((*netdevs, *self._uplinks()))
+        return lines
 
     def peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""
@@ -84,7 +94,15 @@ class Rdma:
         return "" if may_borrow() else "CAP_SYS_PTRACE is missing"
 
     def ports(self) -> dict[str, Any]:
-        return self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}
+        shown = self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}
+        if self._ethernet is None:
+            return {**shown, "ethernet": [], "ethernet_why": OFF}
+        return {**shown, "ethernet": self._ethernet.snapshot(), "ethernet_why": self._ethernet.why}
+
+    def _ethernet_edge(self) -> NetdevEdge:
+        rdma = self._config.rdma
+        one_thread = ThreadPoolExecutor(1, thread_name_prefix="ethernet")
+        return NetdevEdge(rdma.evidence, rdma.module_interval_s, self._clock.now_s, one_thread)
 
     def _look(self) -> None:
         assert self._flows is not None

@@ -77,7 +77,7 @@ def table(title: str, *columns: str, rows: Iterable[Sequence[Any]]) -> Table:
 def status_of(view: Row, *, everything: bool) -> RenderableType:
     """The whole status. Links and peers that are well are left out unless `everything`."""
     parts: list[RenderableType] = [*_head(view), _uplinks(view)]
-    for part in (_peers, _links, _rdma, _flows, _namespaces, _steering):
+    for part in (_peers, _links, _rdma, _ethernet, _flows, _namespaces, _steering):
         made = part(view, everything=everything)
         if made is not None:
             parts += ["", made]
@@ -194,6 +194,57 @@ def _rdma(view: Row, *, everything: bool) -> RenderableType | None:
         return Text(rdma["why"]) if rdma.get("why") else None
     title = "RDMA ports" + (f" ({rdma['why']})" if rdma.get("why") else "")
     return table(title, "port", "protocol", "driver", "state", "speed", "devices", "counters say", rows=rows)
+
+
+def _ethernet(view: Row, *, everything: bool) -> RenderableType | None:
+    """A port of which nothing is known (a virtual device) is shown with everything, and why."""
+    rdma = view.get("rdma") or {}
+    rows = [
+        (
+            port["name"],
+            port["driver"] or "?",
+            _pauses(port),
+            _sum(port["totals"], "port_receive_discards", "port_transmit_discards", "internal_receive_discards"),
+            _sum(port["totals"], "fec_corrected_blocks", "fec_corrected_bits", first=True),
+            _sum(port["totals"], "fec_uncorrectable_blocks", "uncorrected_symbols", first=True),
+            _module(port),
+            "; ".join(f"{one['says']} ({one['what']} {one['value']:.3g})" for one in port["findings"])
+            or ("; ".join(f"{part}: {why}" for part, why in port["unknown"].items()) if everything else ""),
+        )
+        for port in rdma.get("ethernet") or ()
+        if everything or port["totals"] or port["module"] or port["findings"]
+    ]
+    if not rows:
+        return None
+    columns = ("device", "driver", "pauses in/out", "discards", "corrected", "uncorrectable", "module", "says")
+    return table("Ethernet ports (since their drivers began to count)", *columns, rows=rows)
+
+
+def _sum(totals: Row, *names: str, first: bool = False) -> int | str:
+    """Of those that are known, or the first of them; `?` when none is."""
+    known = [totals[name] for name in names if name in totals]
+    return (known[0] if first else sum(known)) if known else "?"
+
+
+def _pauses(port: Row) -> str:
+    """Frames received and sent, of the link or of all priorities, and the priority that is paused most now."""
+    totals = port["totals"]
+    every = [sum(count for name, count in totals.items() if way in name) for way in ("pauses_received", "pauses_sent")]
+    if not any("pauses_" in name for name in totals):
+        return "?"
+    worst = max((value or 0 for name, value in port["figures"].items() if "paus" in name), default=0)
+    return f"{every[0]}/{every[1]}" + (f", {worst:.0%} of time" if worst >= 0.005 else "")
+
+
+def _module(port: Row) -> str:
+    """Temperature, and the light of the lanes that receive least and most."""
+    module = port["module"]
+    if not module:
+        return "?"
+    warm = "?" if module["temperature_c"] is None else f"{module['temperature_c']:.0f} °C"
+    light = [lane["receive_power_dbm"] for lane in module["lanes"] if lane["receive_power_dbm"] is not None]
+    in_light = f", {min(light):.1f}…{max(light):.1f} dBm in" if light else ""
+    return f"{module['kind']}, {warm}{in_light}"
 
 
 def _flows(view: Row, *, everything: bool) -> RenderableType | None:

@@ -73,6 +73,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "rdma.evidence.symbol_errors_per_s": (0, INF),
     "rdma.evidence.receive_error_ratio": (0, 1),
     "rdma.evidence.tick_s": (0, 1),
+    "rdma.evidence.paused_ratio": (0, 1),
+    "rdma.evidence.discard_ratio": (0, 1),
+    "rdma.evidence.uncorrectable_blocks_per_s": (0, INF),
+    "rdma.evidence.corrected_bit_ratio": (0, 1),
+    "rdma.evidence.optical_margin_db": (-40, 40),
+    "rdma.evidence.module_margin_c": (-100, 100),
+    "rdma.module_interval_s": (0, 86400),
     "rdma.steer.port": (1, 65535),
     "rdma.steer.patience_s": (0.01, 30),
 }

@@ -96,6 +96,10 @@ class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read the counters of RDMA ports once a second; nothing is changed."""
     flows: bool = True
     """Look at this host's queue pairs a few times a second: whom they talk to, and whether they advance."""
+    ethernet: bool = True
+    """Read statistics of the Ethernet ports below RDMA ports and uplinks once a second; nothing is changed."""
+    module_interval_s: float = 60.0
+    """How often an optical module is read; 0: never."""
     evidence: Thresholds = Thresholds()
     steer: RdmaSteer = RdmaSteer()
 

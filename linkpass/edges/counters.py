@@ -85,6 +85,12 @@ class CounterEdge:
         except OSError:
             return False
 
+    @property
+    def netdevs(self) -> tuple[str, ...]:
+        """The network devices of all ports."""
+        every = (name for one in self._devices for port in one.ports for name in (port.netdevs or one.netdevs))
+        return tuple(dict.fromkeys(every))
+
     def snapshot(self) -> dict[str, Any]:
         """Plain data for people and for metrics. What is unknown is None, its reason in `unknown`."""
         return {"why": self.why, "devices": [self._device(device) for device in self._devices]}

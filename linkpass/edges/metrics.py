@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rdma.counters.table import COUNTERS
+from rdma.ethernet.table import STATISTICS, split
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +34,7 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering, _rdma):
+        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering, _rdma, _ethernet):
             yield from part(view)
 
     def describe(self) -> Iterable[Metric]:
@@ -240,6 +241,47 @@ def _rdma(view: View) -> Iterator[Metric]:
 
 _BY_NAME = {counter.name: counter for counter in reversed(COUNTERS)}
 """Where drivers share a name, the first row's words."""
+_STATISTICS = {row.name: row for row in reversed(STATISTICS)}
+
+
+def _ethernet(view: View) -> Iterator[Metric]:
+    rows = list((view.get("rdma") or {}).get("ethernet") or ())
+    told: dict[str, list[Sample]] = defaultdict(list)
+    for row in rows:
+        for name, value in row["totals"].items():
+            base, each, number = split(name)
+            told[base].append(((row["name"], number) if each else (row["name"],), value))
+    for name, row in _STATISTICS.items():
+        labels = ("device", row.each) if row.each else ("device",)
+        text = f"{row.meaning[0].upper()}{row.meaning[1:]}."
+        samples = told.get(name, [])
+        if row.unit == "microseconds":
+            name = name.removesuffix("_us") + "_seconds"
+            samples = [(of, value / 1e6) for of, value in samples]
+        yield from _counter(f"ethernet_{name}", text, labels, samples)
+    figures = [((row["name"], name), value) for row in rows for name, value in row["figures"].items()]
+    text = (
+        "What an Ethernet port's statistics come to over the last second; rdma/ethernet/evidence.py has the formulas."
+    )
+    yield from _gauge("ethernet_figure", text, ("device", "figure"), figures)
+    found = [((row["name"], one["kind"], one["what"]), 1) for row in rows for one in row["findings"]]
+    yield from _gauge("ethernet_finding", "1 for a figure beyond its limit.", ("device", "kind", "figure"), found)
+    yield from _modules([((row["name"],), row["module"]) for row in rows if row["module"]])
+
+
+def _modules(rows: list[tuple[tuple[str], Row]]) -> Iterator[Metric]:
+    warm = [(device, module["temperature_c"]) for device, module in rows]
+    yield from _gauge("module_temperature_celsius", "Temperature of an optical module.", ("device",), warm)
+    supply = [(device, module["voltage_v"]) for device, module in rows]
+    yield from _gauge("module_supply_volts", "Supply of an optical module.", ("device",), supply)
+    lanes = [((*device, str(lane["number"])), lane) for device, module in rows for lane in module["lanes"]]
+    for name, key, text in (
+        ("module_receive_power_dbm", "receive_power_dbm", "Light received on a lane, over 1 mW; -40 for none."),
+        ("module_transmit_power_dbm", "transmit_power_dbm", "Light sent on a lane, over 1 mW; -40 for none."),
+    ):
+        yield from _gauge(name, text, ("device", "lane"), [(lane, values[key]) for lane, values in lanes])
+    bias = [(lane, None if values["bias_ma"] is None else values["bias_ma"] / 1000) for lane, values in lanes]
+    yield from _gauge("module_laser_bias_amperes", "Current of a lane's laser.", ("device", "lane"), bias)
 
 
 class MetricsError(Exception):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from lab.netns import namespace
-from rdma.ethtool import PRIORITIES, STATISTICS, DeviceStatistics, NotToldError, known, paused_ratio
-from rdma.sysfs import Unknown
+from rdma.ethernet.ioctl import DeviceStatistics, NotToldError
+from rdma.ethernet.table import COUNTERS, DRIVERS, PRIORITIES, STATISTICS, known, split
 
 
 @pytest.fixture
@@ -60,14 +60,16 @@ def test_what_is_no_name_is_refused(wrong: str) -> None:
         DeviceStatistics(wrong)
 
 
-def test_statistics_are_found_by_driver_and_priority() -> None:
-    names = ["rx_packets", "rx_prio0_pause", "rx_prio3_pause", "rx_prio3_pause_duration", "rx_discards_phy"]
-    assert [(one.index, one.row.name, one.priority) for one in known("mlx5_core", names)] == [
-        (1, "pauses_received", 0), (2, "pauses_received", 3), (3, "paused_us", 3), (4, "port_receive_discards", None),
+def test_statistics_are_found_by_driver_priority_and_lane() -> None:
+    names = ["rx_packets", "rx_prio0_pause", "rx_prio3_pause", "rx_prio3_pause_duration", "rx_discards_phy",
+             "rx_err_lane_2_phy"]  # fmt: skip
+    assert [(one.index, one.name) for one in known("mlx5_core", names)] == [
+        (1, "pauses_received_priority_0"), (2, "pauses_received_priority_3"), (3, "paused_us_priority_3"),
+        (4, "port_receive_discards"), (5, "fec_lane_corrected_bits_lane_2"),
     ]  # fmt: skip
-    assert [one.counter().name for one in known("mlx5_core", names)] == [
-        "pauses_received_priority_0", "pauses_received_priority_3", "paused_us_priority_3", "port_receive_discards",
-    ]  # fmt: skip
+    assert [one.name for one in known("mlx4_en", ["rx_pause_duration_prio_7"])] == ["paused_us_priority_7"]
+    assert [one.name for one in known("bnxt_en", ["pfc_pri1_tx_duration_us"])] == ["pausing_us_priority_1"]
+    assert [one.name for one in known("ice", ["rx_priority_4_xoff.nic"])] == ["pauses_received_priority_4"]
     assert known("e1000e", names) == []
 
 
@@ -77,11 +79,19 @@ def test_every_statistic_of_a_driver_is_named_once() -> None:
     assert len(set(places)) == len(places)
     assert len(set(names)) == len(names)
     assert all(one.meaning and one.source for one in STATISTICS)
-    assert all(one.file % 0 != one.file % (PRIORITIES - 1) for one in STATISTICS if "%d" in one.file)
+    assert all(one.file_of(0) != one.file_of(PRIORITIES - 1) for one in STATISTICS if one.each)
+    assert all(("%d" in one.file) == bool(one.each) for one in STATISTICS)
 
 
-def test_pauses_are_a_share_of_time() -> None:
-    assert paused_ratio(50_000, 1.0) == 0.05
-    assert paused_ratio(3_000_000, 1.0) == 1.0  # several readings may fall into one update of the device
-    assert isinstance(paused_ratio(1, 0.0), Unknown)
-    assert paused_ratio(Unknown("missing"), 1.0) == Unknown("missing")
+def test_drivers_that_share_a_name_share_its_unit_and_what_it_is_of() -> None:
+    for row in DRIVERS:
+        others = [one for one in STATISTICS if one.name == row.name]
+        assert {(one.unit, one.each) for one in others} == {(row.unit, row.each)}
+
+
+def test_a_name_is_taken_apart_as_it_was_put_together() -> None:
+    for row in STATISTICS:
+        for number in row.numbers():
+            name = row.named(number)
+            assert split(name) == (row.name, row.each, "" if number is None else str(number))
+            assert COUNTERS[name].bits == 64
