@@ -16,6 +16,7 @@ from linkpass.edges.counters import CounterEdge
 from linkpass.edges.netdevs import NetdevEdge
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.borrowed import may_borrow
+from rdma.ethernet.watch import Netdevs
 from rdma.steering import Setting
 
 OFF = "off in the configuration"
@@ -102,7 +103,7 @@ class Rdma:
     def _ethernet_edge(self) -> NetdevEdge:
         rdma = self._config.rdma
         one_thread = ThreadPoolExecutor(1, thread_name_prefix="ethernet")
-        return NetdevEdge(rdma.evidence, rdma.module_interval_s, self._clock.now_s, one_thread)
+        return NetdevEdge(rdma.evidence, Netdevs(rdma.module_interval_s), self._clock.now_s, one_thread)
 
     def _look(self) -> None:
         assert self._flows is not None

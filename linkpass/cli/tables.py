@@ -205,7 +205,7 @@ def _ethernet(view: Row, *, everything: bool) -> RenderableType | None:
             port["driver"] or "?",
             _pauses(port),
             _sum(port["totals"], "port_receive_discards", "port_transmit_discards", "internal_receive_discards"),
-            _sum(port["totals"], "fec_corrected_blocks", "fec_corrected_bits", first=True),
+            _sum(port["totals"], "fec_corrected_blocks", "fec_corrected_bit_errors", first=True),
             _sum(port["totals"], "fec_uncorrectable_blocks", "uncorrected_symbols", first=True),
             _module(port),
             "; ".join(f"{one['says']} ({one['what']} {one['value']:.3g})" for one in port["findings"])

@@ -242,6 +242,8 @@ def _rdma(view: View) -> Iterator[Metric]:
 _BY_NAME = {counter.name: counter for counter in reversed(COUNTERS)}
 """Where drivers share a name, the first row's words."""
 _STATISTICS = {row.name: row for row in reversed(STATISTICS)}
+_BASE = {"microseconds": ("_us", "_seconds", 1e6), "bits": ("_bits", "_bytes", 8)}
+"""Prometheus' own units."""
 
 
 def _ethernet(view: View) -> Iterator[Metric]:
@@ -255,9 +257,10 @@ def _ethernet(view: View) -> Iterator[Metric]:
         labels = ("device", row.each) if row.each else ("device",)
         text = f"{row.meaning[0].upper()}{row.meaning[1:]}."
         samples = told.get(name, [])
-        if row.unit == "microseconds":
-            name = name.removesuffix("_us") + "_seconds"
-            samples = [(of, value / 1e6) for of, value in samples]
+        if row.unit in _BASE:
+            ending, base, size = _BASE[row.unit]
+            name = name.removesuffix(ending) + base
+            samples = [(of, value / size) for of, value in samples]
         yield from _counter(f"ethernet_{name}", text, labels, samples)
     figures = [((row["name"], name), value) for row in rows for name, value in row["figures"].items()]
     text = (

@@ -29,18 +29,17 @@ class NetdevEdge:
     def __init__(
         self,
         limits: Thresholds,
-        module_s: float,
+        netdevs: Netdevs,
         now_s: Callable[[], float],
         executor: Executor,
         root: Path = ROOT,
     ) -> None:
-        """`module_s`: seconds between two reads of a module; 0: never. `executor`: runs one thing at a time, and is
-        shut down by `close`."""
+        """`executor` runs one thing at a time, and is shut down by `close`."""
         self._limits = limits
         self._now_s = now_s
         self._executor = executor
         self._root = root
-        self._netdevs = Netdevs(module_s)
+        self._netdevs = netdevs
         """The thread's; here it is only passed on."""
         self._reading: Future[dict[str, Look]] | None = None
         self._seen: dict[str, Look] = {}

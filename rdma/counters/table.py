@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 Folder = Literal["counters", "hw_counters"]
-Unit = Literal["bytes", "packets", "events", "ticks", "microseconds", "objects"]
+Unit = Literal["bytes", "bits", "packets", "events", "ticks", "microseconds", "objects"]
 
 
 class Counter(msgspec.Struct, frozen=True):

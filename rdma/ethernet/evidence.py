@@ -58,7 +58,7 @@ FIGURES: Final = (
            lambda t: t.discard_ratio, "packets are dropped on arrival: this host is too slow", _MLX5),
     Figure("uncorrectable_blocks_per_s", "sick link", lambda w, _: w.per_s("fec_uncorrectable_blocks"),
            lambda t: t.uncorrectable_blocks_per_s, "blocks arrive that error correction cannot repair", _FEC),
-    Figure("corrected_bit_ratio", "sick link", lambda w, _: ratio(w, "fec_corrected_bits", "received_bits"),
+    Figure("corrected_bit_ratio", "sick link", lambda w, _: ratio(w, "fec_corrected_bit_errors", "line_bits"),
            lambda t: t.corrected_bit_ratio, "error correction has much to repair: losses are near", f"{_MLX5}; {_FEC}"),
     Figure("symbol_errors_per_s", "sick link", lambda w, _: w.per_s("symbol_errors"),
            lambda t: t.symbol_errors_per_s, "packets arrive with broken symbols", "IEEE 802.3, 30.3.2.1.5"),

@@ -32,9 +32,9 @@ class Look(msgspec.Struct, frozen=True):
 class Netdevs:
     """Used by one thread at a time. `module_s`: a module is read that often; 0: never."""
 
-    def __init__(self, module_s: float = 60.0) -> None:
+    def __init__(self, module_s: float = 60.0, kernel: EthtoolNetlink | None = None) -> None:
         self._module_s = module_s
-        self._kernel = EthtoolNetlink()
+        self._kernel = EthtoolNetlink() if kernel is None else kernel
         self._why: Unknown | None = Unknown("first reading")
         self._readers: dict[str, NetdevReader] = {}
         self._modules: dict[str, Module | Unknown] = {}

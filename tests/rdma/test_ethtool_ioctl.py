@@ -65,7 +65,7 @@ def test_statistics_are_found_by_driver_priority_and_lane() -> None:
              "rx_err_lane_2_phy"]  # fmt: skip
     assert [(one.index, one.name) for one in known("mlx5_core", names)] == [
         (1, "pauses_received_priority_0"), (2, "pauses_received_priority_3"), (3, "paused_us_priority_3"),
-        (4, "port_receive_discards"), (5, "fec_lane_corrected_bits_lane_2"),
+        (4, "port_receive_discards"), (5, "fec_lane_corrected_bit_errors_lane_2"),
     ]  # fmt: skip
     assert [one.name for one in known("mlx4_en", ["rx_pause_duration_prio_7"])] == ["paused_us_priority_7"]
     assert [one.name for one in known("bnxt_en", ["pfc_pri1_tx_duration_us"])] == ["pausing_us_priority_1"]

@@ -77,9 +77,9 @@ def test_modules_are_refused_to_who_has_no_right(wire: str) -> None:
 def test_every_number_of_a_kernels_answers_is_found() -> None:
     assert told("pause", answer("pause")) == {"link_pauses_sent": 2, "link_pauses_received": 1}
     assert told("fec", answer("fec")) == {
-        "fec_corrected_blocks": 1234567, "fec_uncorrectable_blocks": 4, "fec_corrected_bits": 100,
-        "fec_lane_corrected_bits_lane_0": 10, "fec_lane_corrected_bits_lane_1": 20,
-        "fec_lane_corrected_bits_lane_2": 30, "fec_lane_corrected_bits_lane_3": 40,
+        "fec_corrected_blocks": 1234567, "fec_uncorrectable_blocks": 4, "fec_corrected_bit_errors": 100,
+        "fec_lane_corrected_bit_errors_lane_0": 10, "fec_lane_corrected_bit_errors_lane_1": 20,
+        "fec_lane_corrected_bit_errors_lane_2": 30, "fec_lane_corrected_bit_errors_lane_3": 40,
     }  # fmt: skip
     assert told("statistics", answer("statistics")) == {
         "symbol_errors": 17, "sent_packets": 0x1122334455667788, "received_packets": 1_000_000, "crc_errors": 3,
@@ -95,7 +95,7 @@ def test_a_driver_that_counts_no_pauses_tells_none() -> None:
 
 def test_an_array_without_elements_is_no_zero() -> None:
     empty = encode(5, encode(2, b"") + encode(3, b"") + encode(4, struct.pack("=Q", 7)))
-    assert told("fec", empty) == {"fec_corrected_bits": 7}
+    assert told("fec", empty) == {"fec_corrected_bit_errors": 7}
 
 
 def test_an_answer_of_another_form_is_learnt_anew() -> None:

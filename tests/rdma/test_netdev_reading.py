@@ -84,7 +84,7 @@ def test_differences_are_of_the_interval_that_passed(counting: tuple[NetdevReade
     assert window.seconds == 2.5
     assert (window.of("received_packets"), window.of("symbol_errors"), window.of("crc_errors")) == (500, 3, 0)
     assert window.per_s("symbol_errors") == pytest.approx(1.2)
-    assert (window.of("link_pauses_received"), window.of("fec_lane_corrected_bits_lane_3")) == (0, 0)
+    assert (window.of("link_pauses_received"), window.of("fec_lane_corrected_bit_errors_lane_3")) == (0, 0)
     assert isinstance(window.of("paused_us_priority_3"), Unknown)
     assert reader.totals()["symbol_errors"] == 20
 
@@ -207,8 +207,8 @@ def test_pauses_are_a_share_of_time_per_priority() -> None:
         ({"port_receive_discards": 1}, []),
         ({"fec_uncorrectable_blocks": 1}, ["uncorrectable_blocks_per_s"]),
         ({"fec_uncorrectable_blocks": 0}, []),
-        ({"fec_corrected_bits": 2_000_000, "received_bits": 100_000_000_000}, ["corrected_bit_ratio"]),
-        ({"fec_corrected_bits": 100_000, "received_bits": 100_000_000_000}, []),
+        ({"fec_corrected_bit_errors": 2_000_000, "line_bits": 100_000_000_000}, ["corrected_bit_ratio"]),
+        ({"fec_corrected_bit_errors": 100_000, "line_bits": 100_000_000_000}, []),
         ({"symbol_errors": 2}, ["symbol_errors_per_s"]),
         ({"crc_errors": 1, "received_packets": 100_000}, ["crc_error_ratio"]),
         ({"pause_storms": 1}, ["pause_storms_per_s"]),
