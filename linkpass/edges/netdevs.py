@@ -22,6 +22,9 @@ from rdma.ethernet.reading import physical
 from rdma.ethernet.watch import Look, Netdevs
 from rdma.sysfs import ROOT, Unknown
 
+Seen = tuple[dict[str, Look], dict[tuple[str, str], Finding]]
+"""By device; by device and figure."""
+
 
 class NetdevEdge:
     """`poll` takes what the last reading saw and begins the next, `snapshot` shows it."""
@@ -41,7 +44,7 @@ class NetdevEdge:
         self._root = root
         self._netdevs = netdevs
         """The thread's; here it is only passed on."""
-        self._reading: Future[dict[str, Look]] | None = None
+        self._reading: Future[Seen] | None = None
         self._seen: dict[str, Look] = {}
         self._found: dict[tuple[str, str], Finding] = {}
         self.why = "not read yet"
@@ -64,7 +67,7 @@ class NetdevEdge:
         self._reading = self._executor.submit(self._look, tuple(devices), *how)
         return lines
 
-    def _look(self, devices: tuple[str, ...], policy: int, parameters: os.sched_param) -> dict[str, Look]:
+    def _look(self, devices: tuple[str, ...], policy: int, parameters: os.sched_param) -> Seen:
         """In the thread. It runs as the loop does: kept from running by a job, it could hold on to the interpreter."""
         if os.sched_getscheduler(0) != policy:
             try:
@@ -72,16 +75,16 @@ class NetdevEdge:
             except OSError:
                 pass
         wanted = (one for device in devices for one in physical(device, self._root))
-        return self._netdevs.look(wanted, self._now_s)
+        looks = self._netdevs.look(wanted, self._now_s)
+        return looks, {(one.port, one.what): one for look in looks.values() for one in self._findings(look)}
 
-    def _take(self, reading: Future[dict[str, Look]]) -> list[str]:
+    def _take(self, reading: Future[Seen]) -> list[str]:
         try:
-            self._seen = reading.result()
+            self._seen, found = reading.result()
         except OSError as error:  # no more open files
             self.why = f"Ethernet ports are not read: {error.strerror or error}"
             return []
         self.why = "" if self._seen else "no Ethernet port of an RDMA device or uplink"
-        found = {(one.port, one.what): one for look in self._seen.values() for one in self._findings(look)}
         lines = [_told(one) for place, one in found.items() if place not in self._found]
         lines += [
             f"{port}: {what} is within its limit again" for port, what in self._found if (port, what) not in found

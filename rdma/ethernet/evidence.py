@@ -7,6 +7,7 @@ light out of range are a sick link, often before anything is lost.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -39,16 +40,20 @@ def _paused(name: str, counted: str, says: str, source: str) -> Figure:
     )  # fmt: skip
 
 
-def _priority(number: int) -> tuple[Figure, Figure]:
+def _priority(number: int) -> tuple[tuple[Figure, str], ...]:
+    """Figures, and what each is made of."""
+    of = f"priority_{number}"
     return (
-        _paused(f"paused_ratio_priority_{number}", f"paused_us_priority_{number}",
-                f"the neighbour does not let us send priority {number}: it has no room", _PFC),
-        _paused(f"pausing_ratio_priority_{number}", f"pausing_us_priority_{number}",
-                f"we do not let the neighbour send priority {number}: this host is too slow", _PFC),
+        (_paused(f"paused_ratio_{of}", f"paused_us_{of}",
+                 f"the neighbour does not let us send priority {number}: it has no room", _PFC), f"paused_us_{of}"),
+        (_paused(f"pausing_ratio_{of}", f"pausing_us_{of}",
+                 f"we do not let the neighbour send priority {number}: this host is too slow", _PFC),
+         f"pausing_us_{of}"),
     )  # fmt: skip
 
 
 OF_PRIORITY: Final = tuple(_priority(number) for number in range(PRIORITIES))
+_DURATIONS: Final = {name for pair in OF_PRIORITY for _, name in pair}
 
 FIGURES: Final = (
     _paused("link_paused_ratio", "link_paused_us", "the neighbour does not let us send: it has no room", _LINK_PAUSE),
@@ -73,13 +78,12 @@ time and 65,535 quanta."""
 
 def figures_of(window: Window) -> tuple[Figure, ...]:
     """Those of the port, and of the priorities of which the device tells how long they were paused."""
-    told = [
-        figure
-        for number, pair in enumerate(OF_PRIORITY)
-        for figure, name in zip(pair, ("paused_us", "pausing_us"), strict=True)
-        if f"{name}_priority_{number}" in window.counted
-    ]
-    return (*FIGURES, *told)
+    return _figures_of(frozenset(_DURATIONS & window.counted.keys()))
+
+
+@functools.lru_cache(maxsize=64)
+def _figures_of(told: frozenset[str]) -> tuple[Figure, ...]:
+    return (*FIGURES, *(figure for pair in OF_PRIORITY for figure, name in pair if name in told))
 
 
 def module_findings(device: str, module: Module, limits: Thresholds) -> Iterator[Finding]:

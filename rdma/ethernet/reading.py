@@ -31,7 +31,7 @@ def physical(device: str, root: Path = ROOT) -> tuple[str, ...]:
     while left:
         name = left.pop()
         try:
-            below = sorted(one[6:] for one in os.listdir(root / "class/net" / name) if one.startswith("lower_"))
+            below = sorted(one[6:] for one in os.listdir(f"{root}/class/net/{name}") if one.startswith("lower_"))
         except OSError:
             below = []
         if not below:
@@ -132,7 +132,8 @@ class NetdevReader:
             for name, before, after in zip(names, source.values, values, strict=True):
                 if before != after and self._owner.get(name) is source:
                     self._totals[name] = after
-                    yield name, difference(COUNTERS[name], before, after, seconds)
+                    more = after - before
+                    yield name, more if more > 0 else difference(COUNTERS[name], before, after, seconds)
         source.values = values
 
     def _asks(self, part: Part) -> Callable[[], tuple[tuple[str, ...], tuple[int, ...]] | Unknown]:

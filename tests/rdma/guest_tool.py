@@ -1,6 +1,6 @@
 """Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
 
-    guest_tool.py devices | queue-pairs | watch PID TIMER | stop PID FOLDER
+    guest_tool.py devices | queue-pairs | ethernet | watch PID TIMER | stop PID FOLDER
 
 `watch` looks at a program's queue pairs in all the ways that there are, in one go: under emulation a start of Python
 takes longer than all of them. `stop` is a daemon that dies after it has stopped a queue pair: it is in the undo journal
@@ -19,6 +19,8 @@ from rdma import uverbs
 from rdma.borrowed import borrowed, device_number, start_ticks
 from rdma.counters.reading import PortReader
 from rdma.devices import devices
+from rdma.ethernet.reading import physical
+from rdma.ethernet.watch import Netdevs
 from rdma.flows import FlowTable
 from rdma.nldev import Nldev
 from rdma.remote_qp import RemoteQp, Target
@@ -88,6 +90,9 @@ def main(argv: list[str]) -> object:
         case ["queue-pairs"]:
             with Nldev() as kernel:
                 return kernel.queue_pairs()
+        case ["ethernet"]:
+            netdevs = Netdevs()
+            return netdevs.look(physical(devices()[0].netdevs[0]), time.monotonic)
         case ["watch", pid, timer]:
             return watch(int(pid), int(timer))
         case ["stop", pid, folder]:

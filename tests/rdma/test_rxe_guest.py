@@ -71,6 +71,20 @@ def test_without_a_program_only_the_kernel_has_queue_pairs(pair: Pair) -> None:
     assert [(qp["type"], qp["pid"], qp["owner"]) for qp in pair.a.tool("queue-pairs")] == [("GSI", 0, "ib_core")]
 
 
+def test_what_its_network_device_does_not_count_is_unknown(pair: Pair) -> None:
+    """Debian's kernel has no device that counts pauses or repaired bits: its configuration lacks netdevsim."""
+    (look,) = pair.a.tool("ethernet").values()
+    assert (look["device"], look["driver"], look["totals"], look["window"]["counted"]) == ("eth0", "virtio_net", {}, {})
+    assert {part: why["detail"] for part, why in look["unknown"].items()} == {
+        "pause": "the driver does not tell it",
+        "fec": "the driver does not tell it",
+        "statistics": "the driver counts none of it",
+        "driver": "nothing is known of the statistics of virtio_net",
+    }
+    assert look["module"] == {"why": "missing", "detail": "the driver does not tell it"}
+    assert pair.a.guest.run(["modprobe", "-n", "netdevsim"], check=False).rc != 0
+
+
 def test_a_writing_program_is_seen_from_outside(pair: Pair) -> None:
     with writing(pair) as running:
         (there,) = connected(pair.b)
