@@ -11,7 +11,7 @@ import msgspec
 from rdma.counters.reading import Window
 from rdma.ethernet.genl import EthtoolNetlink
 from rdma.ethernet.module import Module
-from rdma.ethernet.reading import NetdevReader, read_module
+from rdma.ethernet.reading import ASK_AGAIN_S, NetdevReader, read_module
 from rdma.sysfs import Unknown
 
 NOT_YET = Unknown("first reading", "the module was not read yet")
@@ -36,6 +36,8 @@ class Netdevs:
         self._module_s = module_s
         self._kernel = EthtoolNetlink() if kernel is None else kernel
         self._why: Unknown | None = Unknown("first reading")
+        """Why the kernel cannot be asked; drivers can be nevertheless."""
+        self._opened_s = float("-inf")
         self._readers: dict[str, NetdevReader] = {}
         self._modules: dict[str, Module | Unknown] = {}
         self._read_s: dict[str, float] = {}
@@ -46,8 +48,7 @@ class Netdevs:
         network settings."""
         wanted = dict.fromkeys(devices)
         if wanted and self._why is not None:
-            self._why = self._kernel.open()
-            self._forget(self._readers)
+            self._open(now_s())
         self._forget([name for name in self._readers if name not in wanted])
         seen = {}
         for name in wanted:
@@ -65,10 +66,17 @@ class Netdevs:
     def close(self) -> None:
         self._forget(list(self._readers))
         self._kernel.close()
-        self._why = Unknown("first reading")
+        self._why, self._opened_s = Unknown("first reading"), float("-inf")
+
+    def _open(self, now_s: float) -> None:
+        if now_s - self._opened_s >= ASK_AGAIN_S:
+            self._opened_s = now_s
+            self._why = self._kernel.open()
+            if self._why is None:
+                self._forget(list(self._readers))
 
     def _forget(self, names: Iterable[str]) -> None:
-        for name in list(names):
+        for name in names:
             self._readers.pop(name).close()
             self._modules.pop(name, None)
             self._read_s.pop(name, None)

@@ -181,6 +181,27 @@ def test_one_module_is_read_at_a_time_and_rarely(wire: str) -> None:
         never.close()
 
 
+def test_a_kernel_that_cannot_be_asked_is_tried_again_a_minute_later() -> None:
+    opened: list[float] = []
+    now_s = [0.0]
+
+    class Old(RecordedKernel):
+        def open(self) -> Unknown | None:
+            opened.append(now_s[0])
+            return Unknown("missing", "this kernel has no netlink interface for ethtool") if len(opened) < 2 else None
+
+    kernel = Old("nothere0")
+    kernel.answers = {"pause": answer("pause")}
+    netdevs = Netdevs(60.0, kernel)
+    for at in (0.0, 1.0, ASK_AGAIN_S, ASK_AGAIN_S + 1):
+        now_s[0] = at
+        look = netdevs.look(["nothere0"], lambda: now_s[0])["nothere0"]
+        assert ("this kernel" in str(look.module), look.totals == {}) == (at < ASK_AGAIN_S,) * 2
+    assert opened == [0.0, ASK_AGAIN_S]
+    assert look.window.of("link_pauses_sent") == 0
+    netdevs.close()
+
+
 def counted(seconds: float = 1.0, **values: int) -> Window:
     return Window("eth7", 1.0, seconds, values)
 
