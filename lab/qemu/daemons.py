@@ -12,7 +12,7 @@ from lab.daemons import PROGRAM, Daemons, DaemonSpec
 from lab.errors import LabError
 from lab.netns.lab import NetnsLab
 from lab.qemu.guest import Guest
-from lab.qemu.hosts import VRF
+from lab.qemu.hosts import VRF, carrier_of
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = "linkpass"
@@ -99,7 +99,7 @@ class GuestDaemons(Daemons):
         wanted = super()._configuration(host)
         for section, keys in SLOW.items():
             wanted[section] = {**keys, **wanted.get(section, {})}
-        if host in self._guests:
+        if host in self._guests and carrier_of(self.lab.plan, host) == VRF:
             wanted["routes"] = {"vrf": VRF, **wanted["routes"]}
         return wanted
 

@@ -5,8 +5,10 @@ goes to the port. QEMU runs inside that namespace, so freezing, killing and taki
 
     leaf - wire - [ eth1 = tap ] - guest's eth1      in brackets: the host's namespace
 
-Inside, both uplinks belong to the VRF device `vrf0`, which has the host's addresses and carries the soft-RoCE device:
-only on a VRF do its queue pairs follow the kernel's routes to another uplink.
+Inside, several uplinks belong to the VRF device `vrf0`, which has the host's addresses and carries the soft-RoCE
+device: only on a VRF do its queue pairs follow the kernel's routes to another uplink. A host with a single uplink needs
+none, and has its addresses and soft-RoCE on that: rdma_cm does not work over a VRF (the device that it finds for a
+route is the uplink, the GIDs are the VRF's; drivers/infiniband/core/addr.c, cma_validate_port).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyroute2 import IPRoute
 
-from lab.addressing import NodePlan, Plan, forwarding
+from lab.addressing import Plan, forwarding
 from lab.errors import LabError
 from lab.netns.build import MTU
 from lab.netns.connections import asking
@@ -82,13 +84,21 @@ def talking(lab: NetnsLab, host: str) -> Iterator[Guest]:
 
 def network(fabric: Fabric, plan: Plan, host: str) -> str:
     """The script that makes a guest this host: names, addresses, neighbours, VRF, next hops, routes, soft-RoCE."""
-    node = plan.nodes[host]
-    return "\n".join([*_names(plan, host), *_settings(), *_vrf(plan, node), *routes(fabric, plan, host), *_rxe()])
+    carrier = carrier_of(plan, host)
+    script = [*_names(plan, host), *_settings(), *(_vrf() if carrier == VRF else ()), *_addresses(plan, host, carrier)]
+    return "\n".join([*script, *routes(fabric, plan, host), f"rdma link add {RXE} type rxe netdev {carrier}"])
+
+
+def carrier_of(plan: Plan, host: str) -> str:
+    """The device that has a host's addresses and its soft-RoCE device: the VRF, or the only uplink."""
+    devices = [wire.end(host).device for wire in plan.wires_of(host)]
+    return devices[0] if len(devices) == 1 else VRF
 
 
 def routes(fabric: Fabric, plan: Plan, host: str) -> Iterator[str]:
-    """Next hops, groups and routes, in the VRF's table. What is there already is replaced, so the same lines put back
-    what the kernel has deleted with a carrier."""
+    """Next hops, groups and routes, in the VRF's table if there is one. What is there already is replaced, so the same
+    lines put back what the kernel has deleted with a carrier."""
+    table = f" table {VRF_TABLE}" if carrier_of(plan, host) == VRF else ""
     wanted = forwarding(fabric, plan, host)
     for hop in wanted.hops:
         yield f"ip {_family(hop.family)} nexthop replace id {hop.id} via {hop.gateway} dev {hop.device} || true"
@@ -96,10 +106,7 @@ def routes(fabric: Fabric, plan: Plan, host: str) -> Iterator[str]:
         members = "/".join(map(str, group.members))
         yield f"ip nexthop replace id {group.id} group {members}"
     for route in wanted.routes:
-        yield (
-            f"ip {_family(route.family)} route replace {route.prefix} nhid {route.group} src {route.source}"
-            f" table {VRF_TABLE}"
-        )
+        yield f"ip {_family(route.family)} route replace {route.prefix} nhid {route.group} src {route.source}{table}"
 
 
 def _family(family: int) -> str:
@@ -125,27 +132,28 @@ def _settings() -> Iterator[str]:
         yield f"sysctl -qw {key}={value}"
 
 
-def _vrf(plan: Plan, node: NodePlan) -> Iterator[str]:
+def _vrf() -> Iterator[str]:
     yield f"ip link add {VRF} type vrf table {VRF_TABLE}"
     # Soft-RoCE takes its path MTU from here, and IPv6 does not fragment what turns out to be too long for the wire.
     yield f"ip link set {VRF} mtu {MTU} up"
     for family in (4, 6):  # for programs that know of no VRF
         yield f"ip {_family(family)} rule add pref 500 lookup {VRF_TABLE}"
-    ends = [wire.both_ways()[wire.b.node == node.name] for wire in plan.wires_of(node.name)]
+
+
+def _addresses(plan: Plan, host: str, carrier: str) -> Iterator[str]:
+    node = plan.nodes[host]
+    ends = [wire.both_ways()[wire.b.node == host] for wire in plan.wires_of(host)]
     for near, _ in ends:  # a port that joins a VRF loses its IPv6 addresses: first join, then address
-        yield f"ip link set {near.device} master {VRF}"
+        if carrier == VRF:
+            yield f"ip link set {near.device} master {VRF}"
         yield f"ip link set {near.device} up"
-    yield f"ip addr add {node.v6}/128 dev {VRF} nodad"
-    yield f"ip addr add {node.v4}/32 dev {VRF}"
+    yield f"ip addr add {node.v6}/128 dev {carrier} nodad"
+    yield f"ip addr add {node.v4}/32 dev {carrier}"
     for near, far in ends:
         yield f"ip addr add {near.v6}/64 dev {near.device} nodad"
         yield f"ip addr add {near.v4}/31 dev {near.device}"
         for address in (far.v6, far.v4):
             yield f"ip neigh replace {address} lladdr {far.mac} dev {near.device} nud permanent"
-
-
-def _rxe() -> Iterator[str]:
-    yield f"rdma link add {RXE} type rxe netdev {VRF}"
 
 
 def _start(lab: NetnsLab, kernel: Kernel, host: str) -> Guest:
