@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,13 +14,14 @@ from rdma.flows import Flow
 class Setting(msgspec.Struct, frozen=True):
     """What the daemon may and can do here. `labels`, `routes`: rungs 1 and 2, empty, or why not; `vrf`: name of the VRF
     device that it steers in; `device`: RDMA device -> its network devices; `live_qps`: why queue pairs are not moved,
-    empty when they may be. `kernel`: as uname(1) says."""
+    empty when they may be. `ways`: the uplinks that routes to an address can choose from. `kernel`: uname(1)."""
 
     labels: str
     routes: str
     vrf: str
     device: dict[str, tuple[str, ...]]
     live_qps: str
+    ways: Callable[[str], tuple[str, ...]]
     kernel: str = os.uname().release
 
 
@@ -48,7 +50,12 @@ def _route(flow: Flow, driver: Driver, setting: Setting) -> str:
     under = setting.device.get(flow.qp.device, ())
     if not setting.vrf or setting.vrf not in under:
         return f"it lies on {', '.join(under) or 'a device that is not known'}: under a VRF it would follow the routes"
-    return setting.routes
+    if setting.routes:
+        return setting.routes
+    ways = setting.ways(flow.peer) if flow.peer else ()
+    if len(ways) > 1:
+        return ""
+    return f"only {ways[0]} leads to its peer" if ways else "no route of ours leads to its peer"
 
 
 def _planned(flow: Flow, driver: Driver, setting: Setting) -> str:

@@ -18,7 +18,7 @@ def test_what_is_off_says_so_and_reads_nothing() -> None:
     )
     rdma.open()
     assert rdma.poll() == []
-    assert rdma.view(RUNGS) == {
+    assert rdma.view(RUNGS, lambda _: ()) == {
         "why": OFF, "devices": [], "ethernet": [], "ethernet_why": OFF, "flows": [], "flows_why": OFF,
         "live_qps_why": "rdma.steer.live_qps is off",
     }  # fmt: skip
@@ -29,7 +29,7 @@ def test_a_host_without_rdma_shows_its_uplinks() -> None:
     rdma = Rdma(Config(rdma=Wanted(counters=False, flows=False)), Clock(), lambda _: None, lambda: ["lo"])
     rdma.open()
     until_s = time.monotonic() + 10
-    while not (ports := rdma.view(RUNGS)["ethernet"]) and time.monotonic() < until_s:
+    while not (ports := rdma.view(RUNGS, lambda _: ())["ethernet"]) and time.monotonic() < until_s:
         assert rdma.poll() == []
     (port,) = ports
     assert (port["name"], port["totals"], port["module"]) == ("lo", {}, None)

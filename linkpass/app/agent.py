@@ -318,6 +318,10 @@ class Agent:
         )  # fmt: skip
         self._moves.open()
 
+    def ways_to(self, address: str) -> tuple[str, ...]:
+        """The uplinks that rung 2 can choose from for an address."""
+        return self._routes.ways_to(address)
+
     def _uplink_towards(self, own: str, peer: str) -> str:
         try:
             return self._routes.blind_uplink(peer, own)

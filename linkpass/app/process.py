@@ -258,7 +258,7 @@ class Daemon:
         shown = picture(self._agents, self._clock.now_s(), self._started_s)
         shown["notes"] = self._all_notes()
         shown["version"] = __version__
-        shown["rdma"] = self._rdma.view(shown["rungs"])
+        shown["rdma"] = self._rdma.view(shown["rungs"], self._agents[0].ways_to)
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
         return shown
@@ -306,7 +306,7 @@ class Daemon:
 
         def seen() -> dict[str, Any]:
             shown = picture(self._agents, self._clock.now_s(), self._started_s)
-            return {**shown, "rdma": self._rdma.view(shown["rungs"])}
+            return {**shown, "rdma": self._rdma.view(shown["rungs"], self._agents[0].ways_to)}
 
         return exposition(seen)
 

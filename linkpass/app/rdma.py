@@ -65,8 +65,8 @@ class Rdma:
         """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""
         return self._flows.take_peers() if self._flows is not None else {}
 
-    def view(self, rungs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`."""
+    def view(self, rungs: Mapping[str, Mapping[str, Any]], ways: Callable[[str], tuple[str, ...]]) -> dict[str, Any]:
+        """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`; `ways`: see `Setting`."""
         shown = {**self.ports(), "live_qps_why": self.steer_why}
         if self._flows is None:
             return {**shown, "flows": [], "flows_why": OFF}
@@ -76,6 +76,7 @@ class Rdma:
             vrf=self._config.routes.vrf,
             device={device["name"]: tuple(device["netdevs"]) for device in shown["devices"]},
             live_qps=self.steer_why,
+            ways=ways,
         )
         return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
 

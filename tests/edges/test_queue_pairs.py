@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from linkpass.core.events import Event, FlowGoes, FlowStands
@@ -19,8 +20,9 @@ from rdma.steering import Setting
 from rdma.uverbs import Address, Queried
 
 HERE = Setting(
-    labels="", routes="", vrf="vrf0", device={"rxe0": ("vrf0",)}, live_qps="rdma.steer.live_qps is off", kernel="6.12.1"
-)
+    labels="", routes="", vrf="vrf0", device={"rxe0": ("vrf0",)}, live_qps="rdma.steer.live_qps is off",
+    ways=lambda _: ("eth1", "eth2"), kernel="6.12.1",
+)  # fmt: skip
 PEER = "fd00:ff::2"
 NAME = f"writer (pid {os.getpid()}), queue pair 17 of rxe0"
 
@@ -122,9 +124,10 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     assert (four["never_gives_up"], four["gives_up_after_s"], four["left_s"]) == (True, None, None)
     assert four["rungs"]["label"] == "IPv4 has no flow label: use the IPv6 GID"
     assert unknown["rungs"]["label"] == "not permitted" and unknown["peer"] == ""
-    (elsewhere, _, _) = bench.edge.snapshot(
-        Setting(labels="mode is observe", routes="", vrf="", device={"rxe0": ("eth0",)}, live_qps="", kernel="6.12.1")
-    )
+    (rail, _, _) = bench.edge.snapshot(msgspec.structs.replace(HERE, ways=lambda _: ("eth1",)))
+    assert rail["rungs"]["route"] == "only eth1 leads to its peer"
+    plain = msgspec.structs.replace(HERE, labels="mode is observe", vrf="", device={"rxe0": ("eth0",)}, live_qps="")
+    (elsewhere, _, _) = bench.edge.snapshot(plain)
     assert elsewhere["rungs"] == {
         "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",
     }  # fmt: skip

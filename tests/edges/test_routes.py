@@ -77,6 +77,18 @@ def test_a_group_moves_all_its_routes(edge: RouteEdge) -> None:
             assert taken <= set(uplinks)
 
 
+def test_it_knows_what_it_can_choose_from(edge: RouteEdge) -> None:
+    """Of an address that one uplink alone leads to, that one, though the prefix is reached over both."""
+    ip("-6", "route", "add", "fd00:ff::77/128", "via", GATEWAY6["eth1"], "dev", "eth1")
+    edge.set_group(ALL, BOTH)
+    for address in ("fd00:ff::9", "10.255.0.9"):
+        assert edge.ways_to(address) == BOTH
+    assert edge.ways_to("fd00:ff::77") == ("eth1",)
+    assert edge.ways_to("fd00:aa::1") == ()
+    edge.withdraw_all()
+    assert edge.ways_to("fd00:ff::9") == ()
+
+
 def test_what_takes_no_notice_of_labels_takes_one_uplink(edge: RouteEdge) -> None:
     edge.set_group(ALL, BOTH)
     uplink = edge.blind_uplink(PEER6, "fd00:ff::1")

@@ -109,7 +109,7 @@ def moved_on(daemons: GuestDaemons, host: str, before: dict[str, Any]) -> dict[s
 def test_a_drain_takes_a_running_program_to_the_other_rail(lab: NetnsLab, daemons: GuestDaemons, job: RdmaJob) -> None:
     before = {host: flow_of(daemons, host) for host in HOSTS}
     assert before["host1"]["own"] == rails.address(lab, "host1", "eth1")
-    assert before["host1"]["rungs"]["planned"] == ""
+    assert before["host1"]["rungs"] == {"label": "", "route": "only eth1 leads to its peer", "planned": ""}
     since_s = time.monotonic()
     daemons.post("host1", "/drain", link="eth1")
 

@@ -218,6 +218,20 @@ class RouteEdge:
         route = rtnl.parse_route(self._socket.ask(rtnl.RTM_GETROUTE, body, f"route to {peer}").body)
         return names.get(route.hops[0].index, "") if route.hops else ""
 
+    def ways_to(self, address: str) -> tuple[str, ...]:
+        """The uplinks that our routes to an address can choose from; none where it is left to the kernel's own."""
+        wanted = ipaddress.ip_network(address)
+        found = [
+            (network.prefixlen, bundle)
+            for bundle in self._all()
+            for network in map(ipaddress.ip_network, bundle.laid)
+            if contains(network, wanted)
+        ]
+        if not found:
+            return ()
+        _, bundle = max(found, key=lambda one: one[0])
+        return tuple(sorted({one.name for one in bundle.exits}))
+
     def _uplink_of(self, peer: str, source: str, labels: list[int]) -> dict[int, str]:
         names = {way.index: name for name, way in self._ways.items()}
         found = {}
