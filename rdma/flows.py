@@ -161,6 +161,12 @@ class FlowTable:
                 else:
                     self._known[key].to, self._known[key].place = seen[place], place
 
+    def ask_again(self, device: str) -> None:
+        """Its table of addresses has changed: what a queue pair's index of its own address stands for is read anew."""
+        for key, one in self._known.items():
+            if key[0] == device:
+                one.to, one.place, one.why = None, None, ""
+
     def query(self, device: str, pid: int, started: int) -> dict[Place, Queried]:
         """All queue pairs of a program on a device, as its own files tell. NotBorrowedError, OSError."""
         number = device_number(device, self._root)

@@ -114,8 +114,7 @@ class Daemon:
         self._called = self._names()
         for name in ("", *self.config.netns):
             self._attend(name)
-        self._rdma.open()
-        for note in self._all_notes():
+        for note in (*self._all_notes(), *self._rdma.open()):
             logger.warning(note)
 
     def _attend(self, name: str) -> None:

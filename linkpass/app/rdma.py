@@ -7,10 +7,13 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from linkpass.config import Config
 from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
+from linkpass.edges.device_events import DeviceEventEdge
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.steering import Setting
 
@@ -28,26 +31,29 @@ class Rdma:
         self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
         self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
         self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
+        self._events = DeviceEventEdge(submit, self._on_gids) if config.rdma.events else None
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self) -> None:
-        """Never fails. Looks at queue pairs by itself from now on."""
+    def open(self) -> list[str]:
+        """Never fails: what cannot be had is returned in words. Looks at queue pairs by itself from now on."""
         if self._counters is not None:
             self._counters.open()
         if self._flows is not None:
             self._look()
+        return self._events.open() if self._events is not None else []
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for edge in (self._counters, self._flows):
+        for edge in (self._counters, self._flows, self._events):
             if edge is not None:
                 edge.close()
 
     def poll(self) -> list[str]:
-        """Read the counters; what they say that they did not say before."""
-        return self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        """Read the counters, look for devices; what they say that they did not say before."""
+        said = self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        return said + (self._events.poll() if self._events is not None else [])
 
     def peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""
@@ -68,7 +74,21 @@ class Rdma:
         return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
 
     def ports(self) -> dict[str, Any]:
-        return self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}
+        shown: dict[str, Any] = {"why": OFF, "devices": []}
+        if self._counters is not None:
+            shown = self._counters.snapshot()
+        if self._events is not None:
+            shown["events_why"] = self._events.why
+            for port in (port for device in shown["devices"] for port in device["ports"]):
+                now = self._events.gids(port["name"])
+                port["heard"] = now is not None
+                port["gids"] = port["gids"] if now is None else msgspec.to_builtins(now)
+        return shown
+
+    def _on_gids(self, device: str) -> None:
+        """Its addresses have moved: who uses one by its index looks again."""
+        if self._flows is not None:
+            self._flows.ask_again(device)
 
     def _look(self) -> None:
         assert self._flows is not None

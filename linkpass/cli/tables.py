@@ -190,7 +190,8 @@ def _rdma(view: Row, *, everything: bool) -> RenderableType | None:
     ]
     if not rows:
         return Text(rdma["why"]) if rdma.get("why") else None
-    title = "RDMA ports" + (f" ({rdma['why']})" if rdma.get("why") else "")
+    why = "; ".join(filter(None, (rdma.get("why"), rdma.get("events_why"))))
+    title = "RDMA ports" + (f" ({why})" if why else "")
     return table(title, "port", "protocol", "driver", "state", "speed", "devices", "counters say", rows=rows)
 
 

@@ -27,6 +27,8 @@ class Uplink:
     element: Element
     why: str = ""
     speed_bps: int = 0
+    port_err: str = ""
+    """What the driver of its RDMA device says against it; empty: nothing."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,10 @@ class World:
         """(peer, uplink, label) of the paths that are being probed now."""
         self.standing: dict[str, tuple[str, str]] = {}
         """RDMA flows that stand -> what was said of them, and its cause."""
+        self.ports: dict[str, tuple[str, float]] = {}
+        """Ports of RDMA devices (`device/port`) -> the cause of what was last said of them, and when."""
+        self.port_errs: dict[str, str] = {}
+        """Those in error -> the cause."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None

@@ -90,6 +90,11 @@ class QueuePairEdge:
             del self._standing[name]
             self._emit(FlowGoes(peer=peer, flow=name))
 
+    def ask_again(self, device: str) -> None:
+        """The device's addresses have moved."""
+        if self._table is not None:
+            self._table.ask_again(device)
+
     def take_peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data has advanced since this was last asked."""
         now, self._advanced = self._advanced, {peer: False for flow in self._flows if (peer := peer_of(flow))}

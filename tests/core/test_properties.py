@@ -33,6 +33,14 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.UplinkState, uplink=uplinks, usable=st.booleans(), why=words),
     st.builds(ev.UplinkGone, uplink=uplinks),
     st.builds(
+        ev.PortEvent,
+        device=st.sampled_from(["mlx5_0", "rxe0"]),
+        port=st.integers(0, 2),
+        what=st.sampled_from(["PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "DEVICE_FATAL", "GONE"]),
+        netdevs=st.lists(st.one_of(uplinks, st.just("vrf0")), max_size=2).map(tuple),
+        detail=words,
+    ),
+    st.builds(
         ev.SteeringLost, what=st.sampled_from(["group all", *(f"labels {peer}" for peer in PEERS), "?"]), by=words
     ),
     st.builds(ev.PeerKnown, peer=peers, name=st.sampled_from(["", "host2", "host3"])),
