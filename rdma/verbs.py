@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ class Pyverbs(NamedTuple):
     enums: Any
     mr: Any
     pd: Any
+    pyverbs_error: Any
     qp: Any
     wr: Any
 
@@ -52,6 +54,19 @@ def open_device(name: str) -> Any:
         return pyverbs.device.Context(name=name)
     except Exception as error:
         raise VerbsError(_not_opened(name, error)) from error
+
+
+def event_descriptors() -> set[int]:
+    """This process's descriptors for events and completions, which pyverbs does not tell: those that are new after a
+    context or a completion channel was opened are its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(Path("/proc/self/fd") / name) == "anon_inode:[infinibandevent]":
+                found.add(int(name))
+        except OSError:  # closed since it was listed: the one of the listing itself
+            continue
+    return found
 
 
 def explain(error: ImportError) -> str:

@@ -60,7 +60,10 @@ class Daemon:
         self._journal = JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
         self._undo: UndoJournal | None = None
         self._timers: TcpTimerEdge | None = None
-        self._rdma = Rdma(config, self._clock, lambda event: self._agents[0].submit(event))
+        self._rdma = Rdma(
+            config, self._clock, lambda event: self._agents[0].submit(event),
+            lambda: self._agents[0].roce if self._agents else None,
+        )  # fmt: skip
         self._agents: list[Agent] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []

@@ -14,6 +14,7 @@ from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
 from linkpass.edges.device_events import DeviceEventEdge
+from linkpass.edges.probes.roce import RoceFlow, RoceProbes
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.steering import Setting
 
@@ -25,13 +26,18 @@ OPEN_AGAIN_S = 5.0
 class Rdma:
     """One a host: RDMA devices and their queue pairs are seen from the daemon's own namespace."""
 
-    def __init__(self, config: Config, clock: Clock, submit: Callable[[Event], None]) -> None:
-        """`submit` takes what is for the core of that namespace."""
+    def __init__(
+        self, config: Config, clock: Clock, submit: Callable[[Event], None],
+        roce: Callable[[], RoceProbes | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`submit` takes what is for the core of that namespace; `roce`: its datagrams through RDMA devices."""
+        self._roce = roce
         self._config, self._clock, self._submit = config, clock, submit
         self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
         self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
         self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
-        self._events = DeviceEventEdge(submit, self._on_gids) if config.rdma.events else None
+        heard = config.rdma.events or config.probing.protocol == "verbs"  # datagrams follow addresses that move
+        self._events = DeviceEventEdge(submit, self._on_gids) if heard else None
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self) -> list[str]:
@@ -53,6 +59,9 @@ class Rdma:
     def poll(self) -> list[str]:
         """Read the counters, look for devices; what they say that they did not say before."""
         said = self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        if self._flows is not None and (roce := self._roce()) is not None:
+            uses = ((device, to) for device, to in self._flows.addresses() if to.is_global)
+            roce.set_flows(RoceFlow(d, to.port, to.sgid_index, to.gid, to.traffic_class, to.sl) for d, to in uses)
         return said + (self._events.poll() if self._events is not None else [])
 
     def peers(self) -> Mapping[str, bool]:
@@ -62,6 +71,8 @@ class Rdma:
     def view(self, rungs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`."""
         shown = self.ports()
+        if (roce := self._roce()) is not None:
+            shown["datagrams"], shown["datagrams_why"] = roce.rows(), roce.why
         if self._flows is None:
             return {**shown, "flows": [], "flows_why": OFF}
         setting = Setting(
@@ -89,6 +100,8 @@ class Rdma:
         """Its addresses have moved: who uses one by its index looks again."""
         if self._flows is not None:
             self._flows.ask_again(device)
+        if (roce := self._roce()) is not None:
+            roce.reread(device)
 
     def _look(self) -> None:
         assert self._flows is not None

@@ -181,6 +181,21 @@ class PathEvidence(Event, frozen=True):
     why: str = ""
 
 
+class RoceEvidence(Event, frozen=True):
+    """The opinion of datagrams through an RDMA device's own queue, there and back, has changed. `rtt_s`: in the network
+    alone; `host_s`, `peer_host_s`: what the two hosts took to send, answer and read them."""
+
+    device: str
+    peer: str
+    name: str
+    evidence: Evidence
+    loss_ratio: float = 0.0
+    rtt_s: float = 0.0
+    host_s: float = 0.0
+    peer_host_s: float = 0.0
+    why: str = ""
+
+
 class PathCount(msgspec.Struct, frozen=True, array_like=True):
     """Probes sent and lost over one path in a window."""
 
@@ -292,7 +307,7 @@ class Deadline(Event, frozen=True):
 AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
     | PeerFiltered | FlowStands | FlowGoes | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed
-    | FlowCompared | PathEvidence | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested
+    | FlowCompared | PathEvidence | RoceEvidence | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested
     | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed
     | LabelsFailed | Escalated | EscalateFailed | Deadline
 )  # fmt: skip

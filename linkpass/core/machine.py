@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from linkpass.core import events as ev
-from linkpass.core import flows, health, hosts, ports, steer, survey
+from linkpass.core import flows, health, hosts, ports, roce, steer, survey
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
@@ -61,6 +61,7 @@ class Core:
             ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
             ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
             ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
+            ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
             ev.DaemonLate: lambda e, now: None,
             ev.NoticeHeard: lambda e, now: self._desk.heard(e, now),

@@ -27,18 +27,25 @@ def on_port(world: World, tray: Tray, event: PortEvent, now_s: float) -> list[st
     what = {"PORT_ERR": "is in error", "PORT_ACTIVE": "is active", "GONE": "is gone"}.get(event.what, event.what)
     why = "; ".join(filter(None, (f"{event.what} {lies_on}", event.detail, "" if under else "no uplink lies on it")))
     tray.record(cause, f"RDMA port {name} {what}", why, element=name, level="warning" if event.what in BAD else "info")
+    if event.what in OVER:
+        _over(world, event, f"{name} {what}", now_s)
+        return []
     down = []
-    for uplink in under:
-        if event.what in BAD:
-            if _fails(uplink, f"{event.what} of {name}", cause, now_s):
-                down.append(uplink.name)
-            world.decide_soon(now_s)
-        elif event.what in OVER and uplink.port_err:
+    for uplink in under if event.what in BAD else ():
+        if _fails(uplink, name, f"{event.what} of {name}", cause, now_s):
+            down.append(uplink.name)
+        world.decide_soon(now_s)
+    return down
+
+
+def _over(world: World, event: PortEvent, why: str, now_s: float) -> None:
+    """By the port that said so: its addresses, and with them its network devices, may be gone meanwhile."""
+    for uplink in world.uplinks.values():
+        if uplink.port_err and _is_meant(uplink.port, event):
             uplink.port_err = ""
             if uplink.usable:
-                uplink.element.feed("good", now_s, why=f"{name} {what}")
+                uplink.element.feed("good", now_s, why=why)
             world.decide_soon(now_s)
-    return down
 
 
 def _cause(world: World, event: PortEvent, name: str, now_s: float) -> str:
@@ -48,16 +55,18 @@ def _cause(world: World, event: PortEvent, name: str, now_s: float) -> str:
         return cause
     cause, at_s = world.ports.get(name, ("", 0.0))
     if event.what in OVER:
-        ended = [one for one in world.port_errs if one in (name, event.device) or (not event.port and _of(one, event))]
+        ended = [one for one in world.port_errs if _is_meant(one, event)]
         causes = [world.port_errs.pop(one) for one in ended]
         return causes[0] if causes else world.new_cause()
     return cause if cause and now_s - at_s <= STORY_S else world.new_cause()
 
 
-def _of(name: str, event: PortEvent) -> bool:
-    return name.partition("/")[0] == event.device
+def _is_meant(name: str, event: PortEvent) -> bool:
+    """Whether an event is about a port (`device/port`, or a whole device): that of the device is about all of its."""
+    device, _, port = name.partition("/")
+    return device == event.device and (not event.port or not port or int(port) == event.port)
 
 
-def _fails(uplink: Uplink, why: str, cause: str, now_s: float) -> bool:
-    uplink.port_err = why
+def _fails(uplink: Uplink, port: str, why: str, cause: str, now_s: float) -> bool:
+    uplink.port_err, uplink.port = why, port
     return uplink.element.feed("bad", now_s, why=why, cause=cause)

@@ -17,6 +17,7 @@ from rdma.flows import Flow, FlowTable
 from rdma.nldev import Nldev, RdmaNetlinkError
 from rdma.steering import Setting, rungs
 from rdma.sysfs import ROOT
+from rdma.uverbs import Address
 
 LOOK_S = 0.2
 STANDS_S = 0.3
@@ -89,6 +90,10 @@ class QueuePairEdge:
         elif told is not None and flow.silent_s == 0.0:
             del self._standing[name]
             self._emit(FlowGoes(peer=peer, flow=name))
+
+    def addresses(self) -> list[tuple[str, Address]]:
+        """Device and address vector of every flow whose address is known."""
+        return [(flow.qp.device, flow.to.to) for flow in self._flows if flow.to is not None]
 
     def ask_again(self, device: str) -> None:
         """The device's addresses have moved."""

@@ -66,6 +66,14 @@ events: st.SearchStrategy[Event] = st.one_of(
         why=words,
     ),
     st.builds(
+        ev.RoceEvidence,
+        device=st.just("rxe0"),
+        peer=peers,
+        name=st.sampled_from(["rxe0 to a", "rxe0 to b"]),
+        evidence=st.sampled_from(["good", "blackhole", "lossy", "queueing", "unknown"]),
+        why=words,
+    ),
+    st.builds(
         ev.PathWindow,
         peer=peers,
         counts=st.lists(
@@ -230,6 +238,7 @@ def test_a_steered_host_survives_any_story_and_settles_when_all_is_good(
     lift = [
         *(ev.UndrainRequested(link=link) for link in LINKS),
         *(ev.PeerBack(peer=peer) for peer in PEERS),
+        *(ev.PortEvent(device=device, port=0, what="GONE") for device in ("mlx5_0", "rxe0")),
         *(ev.UplinkState(uplink=uplink, usable=True) for uplink in UPLINKS[:2]),
         *(ev.FlowCompared(cmd_id=0, peer=peer, label=0, flow="", agrees=True) for peer in PEERS),
         *(ev.NoticeHeard(peer=peer, notice=notice) for notice in unsaid for peer in (*PEERS, OWN)),
