@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -33,6 +34,9 @@ RECEIVES: Final = 512
 """Datagrams that may wait to be read: a quarter of a second of the most that a host may be sent by default."""
 SENDS: Final = 64
 ROUTES: Final = 256
+NO_WAY_S: Final = 10.0
+"""A route without a handle is not tried again for so long: the kernel may wait a second for a neighbour's address
+(`rdma_addr_find_l2_eth_by_grh` of drivers/infiniband/core/addr.c), and everything else waits with it."""
 _STRIDE: Final = 256
 
 
@@ -88,6 +92,8 @@ class UdPort:
         self._token_of: dict[int, int] = {}
         self._next_token = 0
         self._handles: OrderedDict[Route, Any] = OrderedDict()
+        self._no_way: dict[Route, float] = {}
+        """Routes that had no handle -> when (CLOCK_MONOTONIC)."""
 
     # life
     def open(self) -> None:
@@ -153,6 +159,7 @@ class UdPort:
             with contextlib.suppress(Exception):
                 handle.close()
         self._handles.clear()
+        self._no_way.clear()
 
     # datagrams
     @property
@@ -223,6 +230,8 @@ class UdPort:
         if handle is not None:
             self._handles.move_to_end(route)
             return handle
+        if time.monotonic() - self._no_way.get(route, -math.inf) < NO_WAY_S:
+            return None
         addr = self._pyverbs.addr
         way = addr.GlobalRoute(
             dgid=addr.GID(ipaddress.IPv6Address(route.gid).exploded), sgid_index=route.sgid_index,
@@ -231,7 +240,11 @@ class UdPort:
         try:
             handle = addr.AH(self._pd, attr=addr.AHAttr(gr=way, is_global=1, port_num=self.port, sl=route.sl))
         except self._pyverbs.pyverbs_error.PyverbsError:
+            if len(self._no_way) >= ROUTES:
+                self._no_way.clear()
+            self._no_way[route] = time.monotonic()
             return None
+        self._no_way.pop(route, None)
         self._handles[route] = handle
         if len(self._handles) > ROUTES:  # more than slots: nothing is under way over the oldest
             _, old = self._handles.popitem(last=False)

@@ -178,6 +178,9 @@ class RoceProbes:
         side = self._sides.get(target.key.device, target.key.port)
         if peer is None or not peer.boot or side is None:
             return
+        if peer.silent:  # nothing can be said of the queue while nothing is heard at all
+            target.pending.clear()
+            return
         place = self._told.place(peer, target.key.gid)
         if place is None:
             self._told.ask(peer, now_s)
@@ -232,7 +235,7 @@ class RoceProbes:
         now_s = self._clock()
         for entry in packet.report():
             target = self._numbers.get(entry.path)
-            if target is not None and target.key.gid == datagram.source:
+            if target is not None and (target.key.own, target.key.gid) == (datagram.target, datagram.source):
                 self._tell(target, target.answer(entry, datagram.at_s, now_s))
         return True
 
