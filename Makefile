@@ -13,12 +13,12 @@ N ?= 10
 # Options for pip when it installs torch, for instance another index with a smaller or an accelerator's build.
 TORCH_PIP_ARGS ?=
 
-.PHONY: help setup setup-test setup-guests demo test check unit kernel guests e2e bench clean
+.PHONY: help setup setup-test setup-guests link-pyverbs demo test check unit kernel guests e2e bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
-setup: $(STAMP)/run ## Install what the daemon, the lab and the demo need (apt when missing, .venv)
+setup: $(STAMP)/run link-pyverbs ## Install what the daemon, the lab and the demo need (apt when missing, .venv)
 
 setup-test: $(STAMP)/test ## Install what the tests need on top
 
@@ -38,6 +38,10 @@ $(STAMP)/run: $(STAMP)/torch pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab]'
 	touch $@
 
+# RDMA is optional: where verbs cannot be had, one line says why, and nothing else depends on it.
+link-pyverbs: $(STAMP)/venv
+	@$(BIN)/python tools/link-pyverbs
+
 $(STAMP)/test: $(STAMP)/run
 	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags opensm:opensm promtool:prometheus chromium:chromium
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
@@ -48,6 +52,7 @@ setup-guests: setup-test ## Install what emulated hosts need: QEMU, tools for it
 	ls /usr/lib/*/libibverbs/librxe-rdmav*.so >/dev/null 2>&1 || tools/apt-missing --package ibverbs-providers
 	@# Debian's, which matches its rdma-core; the one on PyPI does not.
 	test -d /usr/lib/python3/dist-packages/pyverbs || tools/apt-missing --package python3-pyverbs
+	@$(BIN)/python tools/link-pyverbs
 
 demo: setup ## Break a fabric under a training job and watch it go on
 	$(BIN)/linkpass lab demo --out build/demo

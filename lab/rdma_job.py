@@ -15,6 +15,7 @@ from lab.errors import LabError
 from lab.qemu.guest import Guest
 
 WRITER: Final = Path(__file__).with_name("rdma_writer.py")
+ROOT: Final = Path(__file__).parents[1]
 ROCE_PORT: Final = 4791
 START_S: Final = 90.0
 END_S: Final = 45.0
@@ -71,7 +72,7 @@ class RdmaJob:
         name = f"writer-{what}-{time.monotonic_ns()}"
         self._logs[what] = guest.share / name
         argv = ["nice", "-n", "10", sys.executable, str(WRITER), what, option, self._address, *self._options]
-        self._pids[what] = guest.spawn(argv, name)
+        self._pids[what] = guest.spawn(argv, name, env={"PYTHONPATH": str(ROOT)})
         until_s = time.monotonic() + START_S
         while not any(word in line for line in self._lines(what)):
             if guest.wait(self._pids[what], 0) is not None or time.monotonic() > until_s:

@@ -23,6 +23,8 @@ import time
 import zlib
 from typing import Any
 
+from rdma import verbs
+
 HEAD = struct.Struct("!QI")
 PAUSE_S = 0.02
 GIVE_UP_S = 30.0
@@ -50,22 +52,17 @@ class End:
     """A queue pair and its memory."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        import pyverbs.enums as e
-        from pyverbs.cq import CQ
-        from pyverbs.device import Context
-        from pyverbs.mr import MR
-        from pyverbs.pd import PD
-        from pyverbs.qp import QP, QPCap, QPInitAttr
-
-        self.enums = e
+        self.verbs = verbs.load()
+        self.enums = e = self.verbs.enums
+        qp = self.verbs.qp
         self.options = options
-        self.context = Context(name=options.device)
-        self.domain = PD(self.context)
-        self.completions = CQ(self.context, 4 * options.depth)
-        self.memory = MR(self.domain, options.size * options.depth, e.IBV_ACCESS_LOCAL_WRITE)
-        capacity = QPCap(max_send_wr=options.depth, max_recv_wr=options.depth, max_send_sge=1, max_recv_sge=1)
-        first = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.completions, rcq=self.completions, cap=capacity)
-        self.pair = QP(self.domain, first)  # its attributes come later: a QP that is made with some stays in INIT
+        self.context = verbs.open_device(options.device)
+        self.domain = self.verbs.pd.PD(self.context)
+        self.completions = self.verbs.cq.CQ(self.context, 4 * options.depth)
+        self.memory = self.verbs.mr.MR(self.domain, options.size * options.depth, e.IBV_ACCESS_LOCAL_WRITE)
+        capacity = qp.QPCap(max_send_wr=options.depth, max_recv_wr=options.depth, max_send_sge=1, max_recv_sge=1)
+        first = qp.QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.completions, rcq=self.completions, cap=capacity)
+        self.pair = qp.QP(self.domain, first)  # its attributes come later: a QP that is made with some stays in INIT
 
     def gid(self, address: str) -> int:
         """Index of the GID that stands for an address."""
@@ -78,28 +75,24 @@ class End:
 
     def connect(self, talk: Any, own: str) -> None:
         """Tell the other end our number, hear its number, and be ready to send."""
-        from pyverbs.addr import GID, AHAttr, GlobalRoute
-        from pyverbs.qp import QPAttr
-
+        addr = self.verbs.addr
         talk.write(json.dumps({"qpn": self.pair.qp_num, "gid": own}) + "\n")
         talk.flush()
         there = json.loads(talk.readline())
         gid = ipaddress.ip_address(there["gid"])
         text = gid.exploded if gid.version == 6 else ipaddress.ip_address(f"::ffff:{gid}").exploded
-        route = GlobalRoute(dgid=GID(text), sgid_index=self.gid(own), hop_limit=64)
-        to = QPAttr(port_num=1)
+        route = addr.GlobalRoute(dgid=addr.GID(text), sgid_index=self.gid(own), hop_limit=64)
+        to = self.verbs.qp.QPAttr(port_num=1)
         to.path_mtu = self.enums.IBV_MTU_1024
         to.dest_qp_num, to.rq_psn, to.sq_psn = there["qpn"], 0, 0
         to.max_dest_rd_atomic = to.max_rd_atomic = 1
         to.min_rnr_timer, to.rnr_retry = 12, 7
         to.timeout, to.retry_cnt = self.options.timeout, self.options.retries
-        to.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+        to.ah_attr = addr.AHAttr(port_num=1, is_global=1, gr=route)
         self.pair.to_rts(to)
 
     def piece(self, slot: int) -> Any:
-        from pyverbs.wr import SGE
-
-        return SGE(self.memory.buf + slot * self.options.size, self.options.size, self.memory.lkey)
+        return self.verbs.wr.SGE(self.memory.buf + slot * self.options.size, self.options.size, self.memory.lkey)
 
     def done(self) -> list[Any]:
         """Completions that have come, at once or after a short wait."""
@@ -110,8 +103,6 @@ class End:
 
 
 def serve(options: argparse.Namespace) -> int:
-    from pyverbs.wr import RecvWR
-
     end = End(options)
     with socket.create_server(("", TCP_PORT), family=family(options.listen)) as listener:  # whatever VRF it is in
         tell(listening=True)
@@ -119,7 +110,7 @@ def serve(options: argparse.Namespace) -> int:
     talk = channel.makefile("rw")
     end.connect(talk, options.listen)
     for slot in range(options.depth):
-        end.pair.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[end.piece(slot)]))
+        end.pair.post_recv(end.verbs.wr.RecvWR(wr_id=slot, num_sge=1, sg=[end.piece(slot)]))
     talk.write("go\n")
     talk.flush()
     tell(ready=True)
@@ -138,7 +129,7 @@ def serve(options: argparse.Namespace) -> int:
             data = end.memory.read(options.size, one.wr_id * options.size)
             errors += not is_whole(data, received)
             received += 1
-            end.pair.post_recv(RecvWR(wr_id=one.wr_id, num_sge=1, sg=[end.piece(one.wr_id)]))
+            end.pair.post_recv(end.verbs.wr.RecvWR(wr_id=one.wr_id, num_sge=1, sg=[end.piece(one.wr_id)]))
         if last is not None and time.monotonic() - quiet_s > GIVE_UP_S:
             break
     tell(received=received, payload_errors=errors)
@@ -146,8 +137,6 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def send(options: argparse.Namespace) -> int:
-    from pyverbs.wr import SendWR
-
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     end = End(options)
@@ -166,7 +155,7 @@ def send(options: argparse.Namespace) -> int:
         if sent - completed < options.depth and not stop and (due or sent == completed):
             slot = sent % options.depth
             end.memory.write(message(sent, options.size), options.size, slot * options.size)
-            request = SendWR(
+            request = end.verbs.wr.SendWR(
                 wr_id=sent, opcode=end.enums.IBV_WR_SEND, num_sge=1, sg=[end.piece(slot)],
                 send_flags=end.enums.IBV_SEND_SIGNALED,
             )  # fmt: skip
@@ -216,6 +205,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if "/usr/lib/python3/dist-packages" not in sys.path:
-        sys.path.append("/usr/lib/python3/dist-packages")
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except verbs.VerbsError as error:
+        sys.exit(str(error))

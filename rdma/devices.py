@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -162,6 +162,20 @@ def gids(port_folder: Path) -> Iterator[Gid]:
             index, f"::ffff:{mapped}" if mapped else str(gid), _gid_type(kind),
             netdev if isinstance(netdev, str) else "",
         )  # fmt: skip
+
+
+def gid_changes(before: Iterable[Gid], after: Iterable[Gid]) -> list[str]:
+    """In words: which addresses have another index than before, are new, or are gone. Pure."""
+    was = {(gid.gid, gid.type): gid.index for gid in before}
+    now = {(gid.gid, gid.type): gid.index for gid in after}
+    lines = []
+    for (address, kind), index in now.items():
+        old = was.get((address, kind))
+        if old is None:
+            lines.append(f"{address} ({kind}) is new at index {index}")
+        elif old != index:
+            lines.append(f"{address} ({kind}) moved from index {old} to {index}")
+    return lines + [f"{address} ({kind}) is gone" for address, kind in was if (address, kind) not in now]
 
 
 def _gid_type(text: Text) -> GidType:

@@ -14,7 +14,10 @@ RUNGS = {"1": {"armed": False, "why": "off"}, "2": {"armed": False, "why": "off"
 
 def test_what_is_off_says_so_and_reads_nothing() -> None:
     rdma = Rdma(
-        Config(rdma=Wanted(counters=False, ethernet=False, flows=False)), Clock(), lambda _: None, lambda: ["lo"]
+        Config(rdma=Wanted(counters=False, ethernet=False, flows=False, events=False)),
+        Clock(),
+        lambda _: None,
+        lambda: ["lo"],
     )
     rdma.open()
     assert rdma.poll() == []

@@ -28,6 +28,7 @@ from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
 from linkpass.edges.probes import ProbeEdge
+from linkpass.edges.probes.roce import RoceProbes
 from linkpass.edges.queue_pairs import QueuePairEdge
 from linkpass.edges.recorder import RecorderEdge
 from linkpass.edges.sockets import SocketEdge
@@ -112,7 +113,7 @@ class Agent:
         self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(
             probe_port=config.probing.port,
-            protocols=(config.probing.protocol,),
+            protocols=(config.probing.ip_protocol,),
             emit=self._from_watch,
             vrf=config.routes.vrf,
         )
@@ -217,6 +218,11 @@ class Agent:
             logger.warning("no goodbye was said", error=str(error))
 
     @property
+    def roce(self) -> RoceProbes | None:
+        """Datagrams through RDMA devices, where they are configured."""
+        return self.probes.roce if self.probes is not None else None
+
+    @property
     def first_verdict_at_s(self) -> float | None:
         """Monotonic; `first_verdict_s` counts from `open`."""
         return None if self.first_verdict_s is None else self._opened_s + self.first_verdict_s
@@ -297,6 +303,8 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self._traces = probes, traces
+        if self.config.probing.protocol == "verbs" and not self.namespace.name:
+            self.notes += probes.open_roce(self.config.prefixes)
 
     def _open_moves(self) -> None:
         steer = self.config.rdma.steer

@@ -62,8 +62,9 @@ class Daemon:
         self._undo: UndoJournal | None = None
         self._timers: TcpTimerEdge | None = None
         self._rdma = Rdma(
-            config, self._clock, lambda event: self._agents[0].submit(event), lambda: self._agents[0].uplinks
-        )
+            config, self._clock, lambda event: self._agents[0].submit(event), lambda: self._agents[0].uplinks,
+            lambda: self._agents[0].roce if self._agents else None,
+        )  # fmt: skip
         self._agents: list[Agent] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []
@@ -117,8 +118,7 @@ class Daemon:
         self._called = self._names()
         for name in ("", *self.config.netns):
             self._attend(name)
-        self._rdma.open()
-        for note in self._all_notes():
+        for note in (*self._all_notes(), *self._rdma.open()):
             logger.warning(note)
 
     def _attend(self, name: str) -> None:

@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from linkpass.config import Config
 from linkpass.core.events import Event, FlowGoes, FlowStands
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
+from linkpass.edges.device_events import DeviceEventEdge
 from linkpass.edges.netdevs import NetdevEdge
+from linkpass.edges.probes.roce import RoceFlow, RoceProbes
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.borrowed import may_borrow
 from rdma.ethernet.watch import Netdevs
@@ -28,38 +32,47 @@ class Rdma:
     """One a host: RDMA devices and their queue pairs are seen from the daemon's own namespace."""
 
     def __init__(
-        self, config: Config, clock: Clock, submit: Callable[[Event], None], uplinks: Callable[[], Iterable[str]]
-    ) -> None:
-        """`submit` takes what is for the core of that namespace, `uplinks` tells its uplinks."""
+        self, config: Config, clock: Clock, submit: Callable[[Event], None], uplinks: Callable[[], Iterable[str]],
+        roce: Callable[[], RoceProbes | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`submit` takes what is for the core of that namespace, `uplinks` tells its uplinks, `roce`: its datagrams
+        through RDMA devices."""
         self._config, self._clock, self._submit, self._uplinks = config, clock, submit, uplinks
+        self._roce = roce
         self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
         self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
         self._ethernet = self._ethernet_edge() if config.rdma.ethernet else None
         self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
+        heard = config.rdma.events or config.probing.protocol == "verbs"  # datagrams follow addresses that move
+        self._events = DeviceEventEdge(submit, self._on_gids) if heard else None
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self) -> None:
-        """Never fails. Looks at queue pairs by itself from now on."""
+    def open(self) -> list[str]:
+        """Never fails: what cannot be had is returned in words. Looks at queue pairs by itself from now on."""
         if self._counters is not None:
             self._counters.open()
         if self._flows is not None:
             self._look()
+        return self._events.open() if self._events is not None else []
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for edge in (self._counters, self._ethernet, self._flows):
+        for edge in (self._counters, self._ethernet, self._flows, self._events):
             if edge is not None:
                 edge.close()
 
     def poll(self) -> list[str]:
-        """Read counters and statistics; what they say that they did not say before."""
+        """Read counters and statistics, look for devices; what they say that they did not say before."""
         lines = self._counters.poll(self._clock.now_s()) if self._counters is not None else []
         if self._ethernet is not None:
             netdevs = self._counters.netdevs if self._counters is not None else ()
             lines += self._ethernet.poll((*netdevs, *self._uplinks()))
-        return lines
+        if self._flows is not None and (roce := self._roce()) is not None:
+            uses = ((device, to) for device, to in self._flows.addresses() if to.is_global)
+            roce.set_flows(RoceFlow(d, to.port, to.sgid_index, to.gid, to.traffic_class, to.sl) for d, to in uses)
+        return lines + (self._events.poll() if self._events is not None else [])
 
     def peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""
@@ -68,6 +81,8 @@ class Rdma:
     def view(self, rungs: Mapping[str, Mapping[str, Any]], ways: Callable[[str], tuple[str, ...]]) -> dict[str, Any]:
         """`rungs`: as `app.picture` shows them, "1" and "2" with `armed` and `why`; `ways`: see `Setting`."""
         shown = {**self.ports(), "live_qps_why": self.steer_why}
+        if (roce := self._roce()) is not None:
+            shown["datagrams"], shown["datagrams_why"] = roce.rows(), roce.why
         if self._flows is None:
             return {**shown, "flows": [], "flows_why": OFF}
         setting = Setting(
@@ -96,10 +111,29 @@ class Rdma:
         return "" if may_borrow() else "CAP_SYS_PTRACE is missing"
 
     def ports(self) -> dict[str, Any]:
-        shown = self._counters.snapshot() if self._counters is not None else {"why": OFF, "devices": []}
+        shown = self._ports()
         if self._ethernet is None:
             return {**shown, "ethernet": [], "ethernet_why": OFF}
         return {**shown, "ethernet": self._ethernet.snapshot(), "ethernet_why": self._ethernet.why}
+
+    def _ports(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"why": OFF, "devices": []}
+        if self._counters is not None:
+            shown = self._counters.snapshot()
+        if self._events is not None:
+            shown["events_why"] = self._events.why
+            for port in (port for device in shown["devices"] for port in device["ports"]):
+                now = self._events.gids(port["name"])
+                port["heard"] = now is not None
+                port["gids"] = port["gids"] if now is None else msgspec.to_builtins(now)
+        return shown
+
+    def _on_gids(self, device: str) -> None:
+        """Its addresses have moved: who uses one by its index looks again."""
+        if self._flows is not None:
+            self._flows.ask_again(device)
+        if (roce := self._roce()) is not None:
+            roce.reread(device)
 
     def _ethernet_edge(self) -> NetdevEdge:
         rdma = self._config.rdma

@@ -77,7 +77,7 @@ def table(title: str, *columns: str, rows: Iterable[Sequence[Any]]) -> Table:
 def status_of(view: Row, *, everything: bool) -> RenderableType:
     """The whole status. Links and peers that are well are left out unless `everything`."""
     parts: list[RenderableType] = [*_head(view), _uplinks(view)]
-    for part in (_peers, _links, _rdma, _ethernet, _flows, _namespaces, _steering):
+    for part in (_peers, _links, _rdma, _ethernet, _flows, _datagrams, _namespaces, _steering):
         made = part(view, everything=everything)
         if made is not None:
             parts += ["", made]
@@ -192,7 +192,8 @@ def _rdma(view: Row, *, everything: bool) -> RenderableType | None:
     ]
     if not rows:
         return Text(rdma["why"]) if rdma.get("why") else None
-    title = "RDMA ports" + (f" ({rdma['why']})" if rdma.get("why") else "")
+    why = "; ".join(filter(None, (rdma.get("why"), rdma.get("events_why"))))
+    title = "RDMA ports" + (f" ({why})" if why else "")
     return table(title, "port", "protocol", "driver", "state", "speed", "devices", "counters say", rows=rows)
 
 
@@ -267,6 +268,30 @@ def _flows(view: Row, *, everything: bool) -> RenderableType | None:
         return None
     title = f"RDMA flows ({len(every)})" + (f" ({rdma['flows_why']})" if rdma.get("flows_why") else "")
     return table(title, "program", "queue pair", "peer", "state", "gives up", "moved by", "why not", rows=rows)
+
+
+def _datagrams(view: Row, *, everything: bool) -> RenderableType | None:
+    rdma = view.get("rdma") or {}
+    every = rdma.get("datagrams") or ()
+    shown = [row for row in every if everything or row["evidence"] != "good"] or every[:FLOWS_SHOWN]
+    rows = [
+        (
+            row["name"],
+            row["peer"],
+            word(row["evidence"]),
+            seconds(row["network_s"]),
+            seconds(row["host_s"]),
+            seconds(row["peer_host_s"]),
+            f"{row['lost']} of {row['sent']}" if row["lost"] else "",
+            row["why"] if row["evidence"] != "good" else "",
+        )
+        for row in shown
+    ]
+    why = f" ({rdma['datagrams_why']})" if rdma.get("datagrams_why") else ""
+    if not rows:
+        return Text(f"no RoCE datagrams{why}") if why else None
+    columns = ("from", "peer", "evidence", "network", "this host", "peer's host", "lost", "why")
+    return table(f"RoCE datagrams{why}", *columns, rows=rows)
 
 
 def _patience(row: Row) -> str:

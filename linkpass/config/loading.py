@@ -41,6 +41,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "probing.port": (1, 65535),
     "probing.dscp": (0, 63),
     "probing.size_bytes": (0, 9000),
+    "probing.verbs_interval_s": (0.01, 3600),
     "detection.blackhole_losses": (1, 1000),
     "detection.loss_ok_ratio": (1e-9, 1),
     "detection.loss_bad_ratio": (1e-9, 1),

@@ -96,6 +96,8 @@ class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read the counters of RDMA ports once a second; nothing is changed."""
     flows: bool = True
     """Look at this host's queue pairs a few times a second: whom they talk to, and whether they advance."""
+    events: bool = True
+    """Hear of ports that fail and of addresses that move from the devices themselves (needs pyverbs)."""
     ethernet: bool = True
     """Read statistics of the Ethernet ports below RDMA ports and uplinks once a second; nothing is changed."""
     module_interval_s: float = 60.0

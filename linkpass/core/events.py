@@ -17,6 +17,11 @@ Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
 NoticeKind = Literal["port_down", "port_up", "drain", "undrain", "goodbye"]
 """`goodbye`: the daemon stops in good order (an empty link); its silence is no verdict."""
 
+PortNews = Literal[
+    "PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER",
+    "DEVICE_FATAL", "GONE",
+]  # fmt: skip
+
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Base of all events; the class name is the tag in a recording."""
@@ -36,6 +41,18 @@ class UplinkGone(Event, frozen=True):
     """The device itself has disappeared."""
 
     uplink: str
+
+
+class PortEvent(Event, frozen=True):
+    """What the driver of an RDMA device says of one of its ports (events of verbs, ibv_get_async_event(3)); `GONE`: the
+    device has disappeared, and what it said counts no more. `netdevs`: the network devices that lie on the port.
+    `detail`: what is known beside, such as which addresses moved."""
+
+    device: str
+    port: int
+    what: PortNews
+    netdevs: tuple[str, ...] = ()
+    detail: str = ""
 
 
 class SteeringLost(Event, frozen=True):
@@ -191,6 +208,21 @@ class PathEvidence(Event, frozen=True):
     why: str = ""
 
 
+class RoceEvidence(Event, frozen=True):
+    """The opinion of datagrams through an RDMA device's own queue, there and back, has changed. `rtt_s`: in the network
+    alone; `host_s`, `peer_host_s`: what the two hosts took to send, answer and read them."""
+
+    device: str
+    peer: str
+    name: str
+    evidence: Evidence
+    loss_ratio: float = 0.0
+    rtt_s: float = 0.0
+    host_s: float = 0.0
+    peer_host_s: float = 0.0
+    why: str = ""
+
+
 class PathCount(msgspec.Struct, frozen=True, array_like=True):
     """Probes sent and lost over one path in a window."""
 
@@ -300,9 +332,9 @@ class Deadline(Event, frozen=True):
 
 
 AnyEvent = (
-    UplinkState | UplinkGone | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
+    UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
     | PeerFiltered | FlowStands | FlowGoes | FlowMoved | FlowsLeft | FlowsStay | LabelsTraced | TraceFailed
-    | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | PathWindow | DaemonLate | NoticeHeard
-    | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads | GroupFailed
-    | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
+    | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence | PathWindow | DaemonLate
+    | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads
+    | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
 )  # fmt: skip

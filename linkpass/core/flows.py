@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from linkpass.core import roce
 from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands
 from linkpass.core.hosts import witnesses
 from linkpass.core.steer import count_move, grade_uplink
@@ -98,6 +99,12 @@ def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str
     bad = [path for path in used if path.element.state == "down"]
     if bad:
         return "path", f"{len(bad)} of {len(used)} path(s) fail, {bad[0].element.why}", bad[0].element.cause
+    queue = roce.failing(world, event.peer)
+    if queue is not None:
+        why = (
+            f"probes of paths get through, datagrams in the device's own queue do not: {queue[0].name}, {queue[0].why}"
+        )
+        return "RoCE queue", why, queue[1]
     if any(path.answers for path in used):
         return "unknown", "probes get through: the receiving program or its device, or only the flow itself", ""
     return "unknown", "no path to it has been probed yet", ""

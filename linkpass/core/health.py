@@ -27,7 +27,8 @@ def on_uplink(world: World, tray: Tray, event: UplinkState, now_s: float) -> boo
     if before == event.usable:
         return False
     if event.usable:
-        uplink.element.feed("good", now_s, why="usable again")
+        if not uplink.port_err:
+            uplink.element.feed("good", now_s, why="usable again")
     else:
         cause = world.incident(now_s)
         uplink.element.feed("bad", now_s, why=event.why, cause=cause)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from linkpass.core import events as ev
-from linkpass.core import flows, health, hosts, steer, survey
+from linkpass.core import flows, health, hosts, ports, roce, steer, survey
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
@@ -45,6 +45,7 @@ class Core:
         self._handlers: dict[type[ev.Event], Callable[[Any, float], None]] = {
             ev.UplinkState: self._on_uplink,
             ev.UplinkGone: self._on_uplink_gone,
+            ev.PortEvent: self._on_port,
             ev.SteeringLost: self._on_steering_lost,
             ev.PeerKnown: self._on_peer_known,
             ev.PeersActive: self._on_peers_active,
@@ -63,6 +64,7 @@ class Core:
             ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
             ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
             ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
+            ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
             ev.DaemonLate: lambda e, now: None,
             ev.NoticeHeard: lambda e, now: self._desk.heard(e, now),
@@ -123,6 +125,10 @@ class Core:
             self._on_uplink(gone, now_s)
             survey.uplink_gone(self.world, event.uplink)
             self.world.decide_soon(now_s)
+
+    def _on_port(self, event: ev.PortEvent, now_s: float) -> None:
+        for uplink in ports.on_port(self.world, self._tray, event, now_s):
+            self._desk.port_down(uplink, self.world.uplinks[uplink].element.cause, now_s)
 
     def _on_steering_lost(self, event: ev.SteeringLost, now_s: float) -> None:
         for wish in self.world.wishes.values():

@@ -35,12 +35,20 @@ class Probing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_packets_per_s: int = 2000
     """Per host, all probes together. The intervals stretch when it would be exceeded."""
     max_link_packets_per_s: int = 1000
-    protocol: Literal["tcp", "udp"] = "tcp"
-    """IP protocol of the probes: that of the data, or the fabric may send them elsewhere."""
+    protocol: Literal["tcp", "udp", "verbs"] = "tcp"
+    """IP protocol of the probes: that of the data, or the fabric may send them elsewhere. `verbs`: paths are probed by
+    UDP, and the RDMA devices' own queues by datagrams of RoCE beside."""
     port: int = 3785
     dscp: int = 0
     size_bytes: int = 0
     """Least size of a probe's IP payload; 0: as small as it gets."""
+    verbs_interval_s: float = 0.1
+    """Between two RoCE datagrams to one peer from one device."""
+
+    @property
+    def ip_protocol(self) -> Literal["tcp", "udp"]:
+        """Of the probes of paths."""
+        return "tcp" if self.protocol == "tcp" else "udp"
 
 
 class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,6 +53,8 @@ def _grade_port(world: World, name: str) -> Judgement:
         return "hard", f"{name} is gone", ""
     if not uplink.usable:
         return "hard", f"{name}: {uplink.why}", uplink.element.cause
+    if uplink.port_err:
+        return "hard", f"{name}: {uplink.port_err}", uplink.element.cause
     judgement: Judgement = ("good", "", "")
     if not uplink.element.usable:
         judgement = ("earning", f"{name} has yet to earn its return", uplink.element.cause)

@@ -89,7 +89,7 @@ def view_of(world: World, now_s: float) -> View:
             uplink.name,
             uplink.usable,
             uplink.element.state,
-            uplink.why or uplink.element.why,
+            uplink.why or uplink.port_err or uplink.element.why,
             uplink.speed_bps,
             round(uplink.element.penalty_now(now_s), 1),
             uplink.element.reuse_at_s(now_s) if uplink.element.suppressed else None,

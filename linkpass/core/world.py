@@ -9,6 +9,7 @@ from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
+from linkpass.core.events import RoceEvidence
 from linkpass.core.paths import PathTable
 from linkpass.core.settings import CoreSettings
 
@@ -27,6 +28,10 @@ class Uplink:
     element: Element
     why: str = ""
     speed_bps: int = 0
+    port_err: str = ""
+    """What the driver of its RDMA device says against it; empty: nothing."""
+    port: str = ""
+    """Of which port it says so."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,12 @@ class World:
         """(peer, uplink, label) of the paths that are being probed now."""
         self.standing: dict[str, tuple[str, str]] = {}
         """RDMA flows that stand -> what was said of them, and its cause."""
+        self.ports: dict[str, tuple[str, float]] = {}
+        """Ports of RDMA devices (`device/port`) -> the cause of what was last said of them, and when."""
+        self.port_errs: dict[str, str] = {}
+        """Those in error -> the cause."""
+        self.roce: dict[str, tuple[RoceEvidence, str]] = {}
+        """Queues of RDMA devices whose datagrams fail, by name -> what was last said of them, and its cause."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None

@@ -34,7 +34,10 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        for part in (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering, _rdma, _ethernet):
+        parts = (
+            _daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering, _rdma, _ethernet, _datagrams,
+        )  # fmt: skip
+        for part in parts:
             yield from part(view)
 
     def describe(self) -> Iterable[Metric]:
@@ -237,6 +240,19 @@ def _rdma(view: View) -> Iterator[Metric]:
     ):
         of = [((device,), sum(row["device"] == device and counts(row) for row in flows)) for device in devices]
         yield from _gauge(name, text, ("device",), of)
+
+
+def _datagrams(view: View) -> Iterator[Metric]:
+    rows = [((row["name"],), row) for row in (view.get("rdma") or {}).get("datagrams") or ()]
+    for name, key, text in (
+        ("network", "network_s", "What the network took of a RoCE datagram's way there and back."),
+        ("host", "host_s", "What this host took to send a RoCE datagram and to read its answer."),
+        ("peer_host", "peer_host_s", "What the peer took to answer a RoCE datagram."),
+    ):
+        of = [(place, row[key]) for place, row in rows]
+        yield from _gauge(f"rdma_datagram_{name}_seconds", text, ("queue",), of)
+    for name, text in (("sent", "RoCE datagrams sent."), ("lost", "RoCE datagrams that were not answered.")):
+        yield from _counter(f"rdma_datagrams_{name}", text, ("queue",), [(place, row[name]) for place, row in rows])
 
 
 _BY_NAME = {counter.name: counter for counter in reversed(COUNTERS)}

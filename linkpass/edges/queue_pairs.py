@@ -17,6 +17,7 @@ from rdma.flows import Flow, FlowTable
 from rdma.nldev import Nldev, RdmaNetlinkError
 from rdma.steering import Setting, rungs
 from rdma.sysfs import ROOT
+from rdma.uverbs import Address
 
 LOOK_S = 0.2
 STANDS_S = 0.3
@@ -94,6 +95,10 @@ class QueuePairEdge:
     def flows(self) -> tuple[Flow, ...]:
         """As they were at the last look."""
         return tuple(self._flows)
+
+    def addresses(self) -> list[tuple[str, Address]]:
+        """Device and address vector of every flow whose address is known."""
+        return [(flow.qp.device, flow.to.to) for flow in self._flows if flow.to is not None]
 
     def family(self, device: str) -> str:
         """The name of a device's RDMA driver; empty when it is not known."""

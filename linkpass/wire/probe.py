@@ -26,6 +26,8 @@ Layout, all numbers big-endian:
                      type 1, notice: kind (1), id (4, the sender's), seq (4, the origin's), ttl ms (4), then
                              origin and link, each as length (1) + UTF-8
                      type 2, acknowledgement: id (4) of a notice heard from the receiver
+                     type 3, place: flags (1): 1 tell me yours; address (16), queue pair number (4), key (4): where
+                             datagrams of RoCE are answered; number 0: nowhere
          .         zero bytes up to the configured size
        -16     16  HMAC-SHA256 over source address, destination address and all bytes before, cut to 16 bytes
 
@@ -58,6 +60,9 @@ _ENTRY: Final = struct.Struct("!BBHIII")
 _NOTICE: Final = struct.Struct("!BIII")
 _NOTICE_TLV: Final = 1
 _ACK_TLV: Final = 2
+_PLACE_TLV: Final = 3
+_PLACE: Final = struct.Struct("!B16sII")
+MAX_PLACES: Final = 16
 HEADER_BYTES: Final = _HEADER.size
 
 
@@ -100,6 +105,16 @@ class WireNotice(msgspec.Struct, frozen=True, gc=False):
     link: str
 
 
+class RocePlace(msgspec.Struct, frozen=True, gc=False):
+    """Where a host's queue pair for datagrams is reached: address of 16 bytes, number (0: there is none) and key.
+    `asks`: the sender wants to be told the same."""
+
+    gid: bytes
+    qpn: int
+    qkey: int
+    asks: bool = False
+
+
 class Signer:
     """HMAC-SHA256 with one key, cut to 16 bytes.
 
@@ -137,19 +152,22 @@ class Report:
         notices: Sequence[WireNotice] = (),
         acks: Sequence[int] = (),
         size_bytes: int = 0,
+        places: Sequence[RocePlace] = (),
     ) -> None:
         """`boot` is the receiver's. `heard`: entries, or what `raw_entry` made of them. `size_bytes`: least size of the
         payload. ValueError when above MAX_BYTES."""
         parts = [e if isinstance(e, bytes) else entry_bytes(e) for e in heard]
         parts += [notice_bytes(n) for n in notices]
         parts += [struct.pack("!BBI", _ACK_TLV, 4, number) for number in acks]
+        for place in places:
+            parts.append(bytes((_PLACE_TLV, _PLACE.size)) + _PLACE.pack(place.asks, place.gid, place.qpn, place.qkey))
         body = b"".join(parts)
         spare = size_bytes - HEADER_BYTES - len(body) - MAC_BYTES
         self.body = body + bytes(spare) if spare > 0 else body
         if HEADER_BYTES + len(self.body) + MAC_BYTES > MAX_BYTES or len(heard) > MAX_REPORT:
             raise ValueError(f"a probe of {HEADER_BYTES + len(self.body) + MAC_BYTES} bytes: at most {MAX_BYTES}")
         self.sequence, self.boot, self.epoch = sequence, boot, epoch
-        self.count, self.tlvs = len(heard), len(notices) + len(acks)
+        self.count, self.tlvs = len(heard), len(notices) + len(acks) + len(places)
 
 
 def entry_bytes(entry: Heard) -> bytes:
@@ -212,27 +230,44 @@ class Probe(msgspec.Struct, gc=False):
 
     def words(self) -> tuple[list[WireNotice], list[int]] | None:
         """Notices and acknowledged ids; None when malformed. Unknown types are skipped: later versions' words."""
+        values = self._values()
+        if values is None:
+            return None
         notices: list[WireNotice] = []
         acks: list[int] = []
-        at, end = HEADER_BYTES + self.entries * _ENTRY.size, len(self.payload) - MAC_BYTES
-        for _ in range(self.tlvs):
-            if at + 2 > end:
-                return None
-            kind, length = self.payload[at], self.payload[at + 1]
-            value = self.payload[at + 2 : at + 2 + length]
-            at += 2 + length
-            if at > end:
-                return None
+        for kind, value in values:
             if kind == _NOTICE_TLV:
                 notice = _notice(value)
                 if notice is None:
                     return None
                 notices.append(notice)
             elif kind == _ACK_TLV:
-                if length != 4:
+                if len(value) != 4:
                     return None
                 acks.append(int.from_bytes(value, "big"))
         return notices, acks
+
+    def places(self) -> list[RocePlace]:
+        """Where the sender's datagrams are answered; those that are malformed are left out."""
+        found = []
+        for kind, value in self._values() or ():
+            if kind == _PLACE_TLV and len(value) == _PLACE.size:
+                flags, gid, qpn, qkey = _PLACE.unpack(value)
+                found.append(RocePlace(gid, qpn, qkey, bool(flags & 1)))
+        return found
+
+    def _values(self) -> list[tuple[int, bytes]] | None:
+        values = []
+        at, end = HEADER_BYTES + self.entries * _ENTRY.size, len(self.payload) - MAC_BYTES
+        for _ in range(self.tlvs):
+            if at + 2 > end:
+                return None
+            kind, length = self.payload[at], self.payload[at + 1]
+            values.append((kind, self.payload[at + 2 : at + 2 + length]))
+            at += 2 + length
+            if at > end:
+                return None
+        return values
 
 
 def _notice(value: bytes) -> WireNotice | None:

@@ -33,6 +33,14 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.UplinkState, uplink=uplinks, usable=st.booleans(), why=words),
     st.builds(ev.UplinkGone, uplink=uplinks),
     st.builds(
+        ev.PortEvent,
+        device=st.sampled_from(["mlx5_0", "rxe0"]),
+        port=st.integers(0, 2),
+        what=st.sampled_from(["PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "DEVICE_FATAL", "GONE"]),
+        netdevs=st.lists(st.one_of(uplinks, st.just("vrf0")), max_size=2).map(tuple),
+        detail=words,
+    ),
+    st.builds(
         ev.SteeringLost, what=st.sampled_from(["group all", *(f"labels {peer}" for peer in PEERS), "?"]), by=words
     ),
     st.builds(ev.PeerKnown, peer=peers, name=st.sampled_from(["", "host2", "host3"])),
@@ -55,6 +63,14 @@ events: st.SearchStrategy[Event] = st.one_of(
         label=labels,
         evidence=st.sampled_from(["good", "blackhole", "lossy", "queueing", "unknown"]),
         loss_ratio=st.floats(0, 1),
+        why=words,
+    ),
+    st.builds(
+        ev.RoceEvidence,
+        device=st.just("rxe0"),
+        peer=peers,
+        name=st.sampled_from(["rxe0 to a", "rxe0 to b"]),
+        evidence=st.sampled_from(["good", "blackhole", "lossy", "queueing", "unknown"]),
         why=words,
     ),
     st.builds(
@@ -222,6 +238,7 @@ def test_a_steered_host_survives_any_story_and_settles_when_all_is_good(
     lift = [
         *(ev.UndrainRequested(link=link) for link in LINKS),
         *(ev.PeerBack(peer=peer) for peer in PEERS),
+        *(ev.PortEvent(device=device, port=0, what="GONE") for device in ("mlx5_0", "rxe0")),
         *(ev.UplinkState(uplink=uplink, usable=True) for uplink in UPLINKS[:2]),
         *(ev.FlowCompared(cmd_id=0, peer=peer, label=0, flow="", agrees=True) for peer in PEERS),
         *(ev.NoticeHeard(peer=peer, notice=notice) for notice in unsaid for peer in (*PEERS, OWN)),

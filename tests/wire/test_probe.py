@@ -190,3 +190,21 @@ def test_the_replay_window_takes_each_sequence_once_and_nothing_old(sequences: l
             taken.add(sequence)
             newest = max(newest, sequence)
         assert window.newest == newest
+
+
+gids = st.binary(min_size=16, max_size=16)
+one_place = st.builds(probe.RocePlace, gid=gids, qpn=st.integers(0, 2**24 - 1), qkey=u32, asks=st.booleans())
+places = st.lists(one_place, max_size=probe.MAX_PLACES)
+
+
+@given(places, notices, st.lists(u32, max_size=16))
+def test_places_travel_beside_other_words(
+    told: list[probe.RocePlace], words: list[probe.WireNotice], acks: list[int]
+) -> None:
+    report = probe.Report(1, 2, 0, (), words, acks, places=told)
+    packet = probe.decode(SIGNER, ADDRESSES, probe.encode(SIGNER, ADDRESSES, report, 3, 4, 5, 6))
+    assert isinstance(packet, probe.Probe)
+    assert packet.places() == told
+    read = packet.words()
+    assert read is not None
+    assert ([word.id for word in read[0]], read[1]) == ([word.id for word in words], acks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from linkpass.core.settings import CoreSettings
@@ -13,6 +14,7 @@ from linkpass.edges.probes.peers import Peer, SentPath
 from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.snapshot import ProbeStats
 from linkpass.wire.frame import TCP, UDP
+from linkpass.wire.probe import RocePlace
 
 FAST_S: Final = 0.05
 """Up to this interval rings are read at ticks; with none so short, a packet wakes the loop."""
@@ -42,6 +44,8 @@ class Books:
         self.attentive_until_s = -math.inf
         self.host_budget = Bucket(settings.probing.max_packets_per_s)
         self.link_budgets: dict[str, Bucket] = {}
+        self.on_roce: Callable[[Peer, list[RocePlace]], None] | None = None
+        """Hears where a peer answers datagrams of RoCE."""
 
     def draw_boot(self) -> None:
         self.boot = secrets.randbits(32) | 1

@@ -18,8 +18,8 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from linkpass.core.commands import ProbeTarget, SendNotice, SetProbes
 from linkpass.core.events import DaemonLate, Event, PathWindow, PeerFiltered, PeerSilent
@@ -33,6 +33,9 @@ from linkpass.edges.probes.sending import EXTRA, Sender
 from linkpass.edges.probes.snapshot import ProbeStats, Snapshot, snapshot_of
 from linkpass.wire import bpf, probe
 from linkpass.wire.frame import UDP
+
+if TYPE_CHECKING:
+    from linkpass.edges.probes.roce import RoceProbes
 
 LATE_S: Final = 0.020
 LATE_KEPT: Final = 64
@@ -71,7 +74,7 @@ class ProbeEdge:
         """`vrf`: name of the VRF device that has this host's address; empty: none."""
         self._settings, self._emit, self._clock = settings, emit, clock
         self._vrf = vrf.encode()
-        signer = probe.Signer(key)
+        self._signer = signer = probe.Signer(key)
         self._books = Books(settings)
         self._sender = Sender(self._books, signer, clock)
         self._listener = Listener(self._books, signer, emit, clock)
@@ -89,6 +92,8 @@ class ProbeEdge:
         self._late: deque[tuple[float, float]] = deque(maxlen=LATE_KEPT)
         """When ticks came late, and by how much."""
         self._notice_id = 0
+        self.roce: RoceProbes | None = None
+        """Datagrams through RDMA devices, once `open_roce` was called."""
 
     @property
     def stats(self) -> ProbeStats:
@@ -124,8 +129,18 @@ class ProbeEdge:
         self._housekeeping_s = now_s + HOUSEKEEPING_S
         self._arm()
 
+    def open_roce(self, prefixes: Iterable[str]) -> list[str]:
+        """Ask peers also through the RDMA devices that have an address in `prefixes`; what cannot be had, in words."""
+        from linkpass.edges.probes.roce import RoceProbes
+
+        self.roce = RoceProbes(self._books, self._sender, self._signer, self._emit, self._clock, prefixes)
+        return self.roce.open()
+
     def close(self) -> None:
         """Stop sending and close every socket. Safe to call twice."""
+        if self.roce is not None:
+            self.roce.close()
+            self.roce = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -270,7 +285,7 @@ class ProbeEdge:
             pair = f"{{ {self._settings.address}, {known.address} }}"
             family = "ip6" if len(self._books.own) == 16 else "ip"
             match = f"{family} saddr {pair} {family} daddr {pair}"
-            ports = f"{probing.protocol} sport {probing.port} {probing.protocol} dport {probing.port}"
+            ports = f"{probing.ip_protocol} sport {probing.port} {probing.ip_protocol} dport {probing.port}"
             self._emit(PeerFiltered(peer=known.address, rule=f"{match} {ports} accept"))
 
     # the tick

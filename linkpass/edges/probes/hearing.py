@@ -157,6 +157,8 @@ class Listener:
                 self._settle(peer, packet, received_s, now_s)
             if packet.tlvs:
                 self._take_words(peer, packet)
+                if (places := packet.places()) and books.on_roce is not None:
+                    books.on_roce(peer, places)
 
     def _settle(self, peer: Peer, packet: probe.Probe, received_s: float, now_s: float) -> None:
         """Judge every path to the peer by its report."""

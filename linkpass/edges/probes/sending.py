@@ -133,6 +133,19 @@ class Sender:
             self._loose(peer, places, self._report(peer, now_s, notices), probe.ASK)
         return min((o.next_s for o in peer.outgoing), default=float("inf"))
 
+    def tell_roce(self, peer: Peer, places: list[probe.RocePlace], now_s: float) -> bool:
+        """Tell where datagrams of RoCE are answered here (with `asks`: and ask the same), over the best path of at most
+        two uplinks; False when it cannot be sent now."""
+        where = self._places(peer)[:2]
+        if not where or not self._afford(now_s, [uplink for uplink, _ in where]):
+            return False
+        self._loose(peer, where, self._report(peer, now_s, roce=places), 0)
+        return True
+
+    def afford_datagram(self, now_s: float) -> bool:
+        """Whether the host's packet limit has room for one more datagram of RoCE, which is taken then."""
+        return self._books.host_budget.take(now_s, 1)
+
     def _places(self, peer: Peer) -> list[Place]:
         """Where packets without a path go: the best path of each usable uplink, or back where the peer was heard."""
         best = [(p.uplink, p.label) for p in self._books.best(peer)]
@@ -170,14 +183,17 @@ class Sender:
                 return False
         return self._books.host_budget.take(now_s, len(uplinks))
 
-    def _report(self, peer: Peer, now_s: float, notices: list[probe.WireNotice] | None = None) -> probe.Report:
+    def _report(
+        self, peer: Peer, now_s: float, notices: list[probe.WireNotice] | None = None,
+        roce: list[probe.RocePlace] | None = None,
+    ) -> probe.Report:  # fmt: skip
         peer.reports_sent += 1
         acks = list(peer.acks)[:MAX_ACKS]
         for number in acks:
             del peer.acks[number]
-        heard = () if notices else peer.report_entries(now_s)
+        heard = () if notices or roce else peer.report_entries(now_s)
         return probe.Report(
-            peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes
+            peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes, roce or ()
         )
 
     def _template(self, port: Port, peer: Peer, label: int) -> Template:
