@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lab.capture import Flow, Sightings
 from lab.errors import LabError
@@ -19,6 +19,8 @@ ROOT: Final = Path(__file__).parents[1]
 ROCE_PORT: Final = 4791
 START_S: Final = 90.0
 END_S: Final = 45.0
+Kind = Literal["send", "write", "read"]
+KINDS: Final[tuple[Kind, ...]] = ("send", "write", "read")
 PAUSE_S: Final = 0.02
 """Shorter pauses are not written down."""
 
@@ -50,12 +52,15 @@ class Result:
 class RdmaJob:
     """One sender and one receiver. `start()` returns when messages flow; `stop()` ends both in order."""
 
-    def __init__(self, sender: Guest, receiver: Guest, address: str, *, rate: float = 25.0, timeout: int = 14,
-                 retries: int = 6) -> None:  # fmt: skip
-        """`address`: the receiver's; `timeout`: exponent of 4.096 us x 2^timeout; `retries`: 7 is for ever on rxe."""
+    def __init__(self, sender: Guest, receiver: Guest, address: str, *, kind: Kind = "send", rate: float = 25.0,
+                 timeout: int = 14, retries: int = 6) -> None:  # fmt: skip
+        """`address`: the receiver's; `kind`: of the program (`lab.rdma_writer`); `timeout`: exponent of 4.096 us x
+        2^timeout; `retries`: 7 is for ever on rxe."""
         self._guests = {"send": sender, "serve": receiver}
         self._address = address
-        self._options = ["--size", "1024", "--rate", str(rate), "--timeout", str(timeout), "--retries", str(retries)]
+        self._options = [
+            "--kind", kind, "--size", "1024", "--rate", str(rate), "--timeout", str(timeout), "--retries", str(retries),
+        ]  # fmt: skip
         self._pids: dict[str, int] = {}
         self._logs: dict[str, Path] = {}
         self._offset_s = 0.0

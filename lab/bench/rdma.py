@@ -2,12 +2,14 @@
 
 Two hosts of the leaf-spine fabric are emulated guests with soft-RoCE under a VRF, a daemon in each; the others are
 namespaces. The program (`lab.rdma_writer`, RC, timeout 14, 6 retries: it gives up after 0.47 s) checks every message.
-`blackhole` swallows in turn a link of the fabric (moved by label) and an uplink of the host (moved by route). Figures
-are those of emulated processors: outcomes and orders of time count.
+`blackhole` swallows in turn a link of the fabric (moved by label) and an uplink of the host (moved by route); `drain`
+has programs that send, write and read in turn. The seed draws the moment of each fault. Figures are those of emulated
+processors: outcomes and orders of time count.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from lab.netns.lab import NetnsLab
 from lab.qemu.daemons import GuestDaemons
 from lab.qemu.guest import Guest
 from lab.qemu.hosts import talking
-from lab.rdma_job import RdmaJob, Result, longest_pause_s, roce_flows, way_of
+from lab.rdma_job import KINDS, Kind, RdmaJob, Result, longest_pause_s, roce_flows, way_of
 from topology.model import Fabric
 
 NAME = "rdma"
@@ -37,6 +39,8 @@ TIMEOUT = 14
 LOOK_S = 0.4
 HOLD_S = 3.0
 SETTLE_S = 20.0
+PHASE_S = 0.2
+"""Faults come at any moment of the probes' round."""
 AFTER_S = 1.0
 """A program that was held up is given so long to show it."""
 TRIES = 3
@@ -93,14 +97,14 @@ def run(fabric: Fabric, plan: Plan, tell: Progress, *, name: str, folder: Path |
     """Boot the lab, try everything, take it down. Raises LabError."""
     with built(fabric, name, folder) as (lab, guests):
         none = Found()
-        with Trial(lab, guests, None) as trial:
+        with Trial(lab, guests, None, seed=plan.seed) as trial:
             done = _try(trial, plan, none, plan.without, "without linkpass", tell, 0)
         ours = Found()
         tell("starting the daemons", done)
         with GuestDaemons(lab, guests, DaemonSpec()).start() as daemons:
             daemons.wait_ready(120)
             daemons.wait_settled(120)
-            with Trial(lab, guests, daemons) as trial:
+            with Trial(lab, guests, daemons, seed=plan.seed) as trial:
                 _try(trial, plan, ours, plan.n, "with linkpass", tell, done)
     return shape.check(
         Bench(NAME, shape.commit(), shape.machine(), plan.seed, tuple(rows(plan, ours, none)))
@@ -123,15 +127,17 @@ class Trial:
     """Faults under a running program, one after the other; the program is started anew when it has died."""
 
     def __init__(
-        self, lab: NetnsLab, guests: dict[str, Guest], daemons: Daemons | None, *, timeout: int = TIMEOUT
+        self, lab: NetnsLab, guests: dict[str, Guest], daemons: Daemons | None, *, timeout: int = TIMEOUT, seed: int = 0
     ) -> None:
         """`timeout`: the program's, an exponent: with 14 it gives up after 0.47 s, with 15 after 0.94."""
         self._timeout = timeout
+        self._chance = random.Random(seed)
         self.lab, self.guests, self.daemons = lab, guests, daemons
         self.ends = lab.address(SENDER), lab.address(RECEIVER)
         self.results: list[Result] = []
         self._job: RdmaJob | None = None
-        self._retries = 0
+        self._how: tuple[int, Kind] = 6, "send"
+        """Retries and kind of the program that runs."""
         self._capture = Capture.of(lab, socket.IPPROTO_UDP)
 
     def __enter__(self) -> Trial:
@@ -150,7 +156,9 @@ class Trial:
             self.results.append(job.stop())
 
     def shoot(self, case: str, number: int) -> Shot:
-        job, way = self._running(7 if case == "stalled-qp" else 6)
+        kind = KINDS[number % len(KINDS)] if case == "drain" else "send"
+        job, way = self._running((7 if case == "stalled-qp" else 6, kind))
+        time.sleep(self._chance.random() * PHASE_S)
         if case == "stalled-qp":
             return self._freeze(job)
         uplink = _of(way, SENDER)
@@ -205,22 +213,22 @@ class Trial:
         while time.monotonic() < until_s and job.alive:
             time.sleep(0.1)
 
-    def _running(self, retries: int) -> tuple[RdmaJob, list[str]]:
+    def _running(self, how: tuple[int, Kind]) -> tuple[RdmaJob, list[str]]:
         """The program, with messages flowing and every path good, and the way that they take. LabError."""
         for _ in range(TRIES):
-            job = self._started(retries)
+            job = self._started(how)
             if way := self._way(job):
                 return job, way
         raise LabError("the RDMA program does not live long enough to be measured", "see its logs in the guest's share")
 
-    def _started(self, retries: int) -> RdmaJob:
-        if self._job is not None and (not self._job.alive or self._retries != retries):
+    def _started(self, how: tuple[int, Kind]) -> RdmaJob:
+        if self._job is not None and (not self._job.alive or self._how != how):
             self.end_program()
         if self._job is None:
-            self._retries = retries
-            receiver = self.guests[RECEIVER]
+            self._how = how
+            sender, receiver, (retries, kind) = self.guests[SENDER], self.guests[RECEIVER], how
             self._job = RdmaJob(
-                self.guests[SENDER], receiver, self.ends[1], timeout=self._timeout, retries=retries
+                sender, receiver, self.ends[1], kind=kind, timeout=self._timeout, retries=retries
             ).start()
         if self.daemons is not None:
             self.daemons.clear()

@@ -84,7 +84,9 @@ def test_the_flow_of_an_unmodified_program_is_shown(
         job.stop()
 
 
-@pytest.mark.parametrize(("case", "number"), [("blackhole", 0), ("blackhole", 1), ("carrier", 0), ("drain", 0)])
+@pytest.mark.parametrize(
+    ("case", "number"), [("blackhole", 0), ("blackhole", 1), ("carrier", 0), ("drain", 0), ("drain", 1), ("drain", 2)]
+)
 def test_the_program_goes_on(
     lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons, case: str, number: int
 ) -> None:
