@@ -174,6 +174,16 @@ class Desk:
                 outs += one.last
         return outs
 
+    def give_up(self, now_s: float) -> list[Send]:
+        """This daemon ends: what is to be said to peers that would wait for it. The queue pairs are the caller's."""
+        outs = [
+            out
+            for number, one in self._moves.items()
+            if one.machine is not None and not one.over
+            for out in self._carry(number, one, one.machine.give_up(now_s), now_s)
+        ]
+        return [out for out in outs if isinstance(out, Send)]
+
     def next_deadline_s(self) -> float | None:
         times = [
             one.machine.next_deadline_s() if one.machine is not None and not one.over else min(one.until_s, one.again_s)

@@ -145,6 +145,10 @@ class Move:
             return [self._say(self._last.kind, now_s)]
         return []
 
+    def give_up(self, now_s: float) -> list[Command]:
+        """This daemon ends: the asker goes back while it may. The asked in doubt cannot know; nothing is said."""
+        return self._back("the daemon ends", now_s) if self.role == "asker" and self._may_go_back(told=False) else []
+
     def next_deadline_s(self) -> float | None:
         if self.ended is not None:
             return None

@@ -55,6 +55,7 @@ class Wire:
         self.at = {"asker": "old", "asked": "old"}
         self.running = {"asker": True, "asked": True}
         self.stopped: set[str] = set()
+        self.gone: set[str] = set()
         self.sent: list[Send] = []
         self.told: dict[str, Told] = {}
         self._lose, self._fail, self._chance = lose, fail, random.Random(chance)
@@ -65,7 +66,11 @@ class Wire:
         _, outs = self.desks["asker"].move(ASKER, (NEW_HERE,), 0.0)
         self._take("asker", outs)
         while True:
-            wanted = [(at_s, end) for end, desk in self.desks.items() if (at_s := desk.next_deadline_s()) is not None]
+            wanted = [
+                (at_s, end)
+                for end, desk in self.desks.items()
+                if end not in self.gone and (at_s := desk.next_deadline_s()) is not None
+            ]
             next_s = min([at_s for at_s, _ in wanted] + [at_s for at_s, _, _ in self._heap], default=until_s)
             if next_s >= until_s:
                 return self
@@ -77,7 +82,17 @@ class Wire:
                 if at_s <= self.now_s:
                     self._take(end, self.desks[end].time_is(self.now_s))
 
+    def leave(self, end: str) -> None:
+        """Its daemon ends in order: words are said, the queue pair goes on, nothing is heard any more."""
+        self._take(end, list(self.desks[end].give_up(self.now_s)))
+        if not self.running[end]:
+            decided = any(send.word.kind == "go" for send in self.sent)
+            self.at[end], self.running[end] = self.at[end] if decided else "old", True
+        self.gone.add(end)
+
     def _take(self, end: str, outs: list[Out]) -> None:
+        if end in self.gone:
+            return
         other = "asked" if end == "asker" else "asker"
         for out in outs:
             if isinstance(out, Send):
@@ -96,9 +111,13 @@ class Wire:
         heapq.heappush(self._heap, (self.now_s + delay_s, next(self._number), what))
 
     def _hear(self, end: str, send: Send) -> None:
+        if end in self.gone:
+            return
         self._take(end, self.desks[end].heard(send.peer, send.own, send.word, self.now_s))
 
     def _work(self, end: str, do: Do) -> None:
+        if end in self.gone:
+            return
         ok = not self._fail(end, do.work)
         if ok:
             if do.work == "stop":
@@ -171,6 +190,18 @@ def test_a_new_path_that_dies_meanwhile_is_made_up_for_by_the_old_one() -> None:
 
     wire = Wire(lose=lose).run()
     assert {told.outcome for told in wire.told.values()} == {"moved"}
+
+
+@pytest.mark.parametrize("after_s", [0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.06])
+def test_an_asker_that_ends_says_so_and_its_peer_goes_back_at_once(after_s: float) -> None:
+    """Or, from the decision on, both have moved."""
+    wire = Wire()
+    wire._later(after_s, lambda: wire.leave("asker"))
+    wire.run()
+    assert wire.running["asked"]
+    assert len(set(wire.at.values())) == 1
+    if "asked" in wire.told:
+        assert wire.told["asked"].took_s < 0.5, "it waited for somebody who is gone"
 
 
 @settings(max_examples=300)

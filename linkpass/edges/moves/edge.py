@@ -73,6 +73,8 @@ class MoveEdge:
         """What is stopped goes on with its old address."""
         if self._timer is not None:
             self._timer.cancel()
+        for word in self._desk.give_up(self._clock()):
+            self._talk.send(word.own, word.peer, word.word)
         self._worker.shutdown(wait=True, cancel_futures=True)
         restore(self._undo)
         self._talk.close()
@@ -158,13 +160,15 @@ class MoveEdge:
         self._start(work, lambda why: self._done(do, why), last=do.work in ("back", "resume"))
 
     def _prepared(self, do: Do) -> Callable[[], object]:
-        """What the worker is to do. Before the first step the queue pair is written down."""
+        """What the worker is to do. Before the first step the queue pair is written down, and so is the decision."""
         if do.work == "stop":
             found = self._ground.target(do.ends)
             self._noted[do.move] = self._undo.note(KIND, [plain(found[0])], sync=False)
             self._targets[do.move] = found
         if do.move not in self._targets:
             raise RefusedError("it was never stopped")
+        if do.work == "resume":
+            self._noted[do.move] += self._undo.note(KIND, [plain(self._targets[do.move][0], decided=True)], sync=False)
         remote = RemoteQp(self._targets[do.move][0])
         if do.work == "stop":
             return lambda: remote.stop(self._patience.whole_s)

@@ -25,20 +25,27 @@ class Undo(Protocol):
 
 
 def restore(undo: Undo) -> int:
-    """Queue pairs that were stopped by a daemon that is gone go on, with the address they had; how many."""
-    pending = undo.pending(KIND)
+    """Queue pairs that were stopped by a daemon that is gone go on; how many."""
+    pending = dict(reversed(undo.pending(KIND).items()))
     fine = [number for number, put in zip(pending, put_back(list(pending.values())), strict=True) if put]
     undo.done(fine)
-    return len(fine)
+    return len({str(pending[number]["target"]) for number in fine})
 
 
 def put_back(changes: Sequence[Plain]) -> list[bool]:
-    """For `UndoJournal.restore_all`."""
-    return [attempt(RemoteQp(target_of(change)).back, gone_is_fine=True) is None for change in changes]
+    """The newest first (`UndoJournal.restore_all`): with the old address, unless the new one was decided upon."""
+    decided = {str(one["target"]) for one in changes if one.get("decided")}
+    done = []
+    for one in changes:
+        remote = RemoteQp(target_of(one))
+        work = remote.resume if str(one["target"]) in decided else remote.back
+        done.append(attempt(work, gone_is_fine=True) is None)
+    return done
 
 
-def plain(target: Target) -> Plain:
-    return {"target": msgspec.json.encode(target).decode()}
+def plain(target: Target, *, decided: bool = False) -> Plain:
+    """`decided`: both ends have the new address, and there is no way back."""
+    return {"target": msgspec.json.encode(target).decode(), "decided": int(decided)}
 
 
 def target_of(change: Plain) -> Target:
