@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from linkpass.config import Config
-from linkpass.core.events import Event, FlowGoes, FlowStands
+from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
 from linkpass.edges.device_events import DeviceEventEdge
@@ -150,7 +150,7 @@ class Rdma:
 
     def _on_flow(self, event: Event) -> None:
         """Of flows to the configured prefixes; any other is shown and no more."""
-        assert isinstance(event, FlowStands | FlowGoes)
+        assert isinstance(event, FlowStands | FlowGoes | PeerPatience)
         address = ipaddress.ip_address(event.peer)
         if any(address in network for network in self._networks):
             self._submit(event)

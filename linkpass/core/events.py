@@ -123,6 +123,14 @@ class FlowGoes(Event, frozen=True):
     ended: bool = False
 
 
+class PeerPatience(Event, frozen=True):
+    """The least time after which a transport gives up what it has sent to a peer (`rdma.deadline`), over all RDMA flows
+    to it; None: none gives up, or none is known. Sent on a change."""
+
+    peer: str
+    least_s: float | None
+
+
 class FlowMoved(Event, frozen=True):
     """An attempt to move an RDMA flow to other addresses has ended: it `moved`, or was kept where it is. `for_cause`:
     of the command that it was made for; empty when the peer asked. `took_s`: from its stop until it went on."""
@@ -333,8 +341,8 @@ class Deadline(Event, frozen=True):
 
 AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
-    | PeerFiltered | FlowStands | FlowGoes | FlowMoved | FlowsLeft | FlowsStay | LabelsTraced | TraceFailed
-    | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence | PathWindow | DaemonLate
+    | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay | LabelsTraced
+    | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence | PathWindow | DaemonLate
     | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads
     | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
 )  # fmt: skip

@@ -55,6 +55,7 @@ class Core:
             ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
             ev.FlowStands: lambda e, now: flows.on_stands(self.world, self._tray, e, now),
             ev.FlowGoes: lambda e, now: flows.on_goes(self.world, self._tray, e, now),
+            ev.PeerPatience: self._on_patience,
             ev.FlowMoved: lambda e, now: flows.on_moved(self.world, self._tray, e, now),
             ev.FlowsLeft: lambda e, now: flows.on_left(self.world, e),
             ev.FlowsStay: lambda e, now: flows.on_stay(self.world, self._tray, e, now),
@@ -146,6 +147,10 @@ class Core:
         if event.peer not in table.peers:
             self._desk.newcomer(now_s)
         table.rename(table.peer(event.peer), event.name)
+        self._survey_soon(now_s)
+
+    def _on_patience(self, event: ev.PeerPatience, now_s: float) -> None:
+        flows.on_patience(self.world, self._tray, event)
         self._survey_soon(now_s)
 
     def _on_peer_back(self, event: ev.PeerBack, now_s: float) -> None:

@@ -76,6 +76,8 @@ class Peer:
     active: bool = False
     silent_since_s: float | None = None
     filtered: str = ""
+    patience_s: float | None = None
+    """After which the first transport of an RDMA flow to it gives up; None: none does."""
     data_flows: bool | None = None
     disarmed: str = ""
     pool: tuple[int, ...] = ()

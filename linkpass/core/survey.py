@@ -11,6 +11,8 @@ from linkpass.core.world import Tray, World
 
 ANSWER_S = 3.0
 """A question is not put again for this long, answered or not."""
+LEAST_INTERVAL_S = 0.002
+"""No flow's impatience makes probes come faster."""
 COMPARE_AFTER_S = 5.0
 MANY = 16
 """Labels: of two uplinks one is picked for all of so many once in 2^15 times."""
@@ -195,10 +197,19 @@ def plan(world: World, now_s: float) -> tuple[ProbeTarget, ...]:
     probing = world.settings.probing
     targets = []
     for peer in attended(world, now_s):
-        interval_s = probing.interval_s if peer.active else probing.idle_interval_s
+        interval_s = probing_interval_s(world, peer) if peer.active else probing.idle_interval_s
         for uplink, label in peer.in_use:
             targets.append(ProbeTarget(peer.address, uplink, label, interval_s))
     return tuple(targets)
+
+
+def probing_interval_s(world: World, peer: Peer) -> float:
+    """Of the paths to a peer that is talked to: as configured, or so short that three times over what it takes to find
+    a blackhole fits into the patience of the first transport that would give up."""
+    wanted_s = world.settings.probing.interval_s
+    if peer.patience_s is None:
+        return wanted_s
+    return min(wanted_s, max(LEAST_INTERVAL_S, peer.patience_s / (3 * world.settings.detection.blackhole_losses)))
 
 
 def send_plan(world: World, tray: Tray, last: tuple[ProbeTarget, ...], now_s: float) -> tuple[ProbeTarget, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linkpass.core.events import Event, FlowGoes, FlowStands
+from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from rdma import drivers
 from rdma.flows import Flow, FlowTable
 from rdma.nldev import Nldev, RdmaNetlinkError
@@ -37,6 +37,8 @@ class QueuePairEdge:
         self._standing: dict[str, tuple[str, float]] = {}
         """Flows that were told of -> their peer, and when."""
         self._advanced: dict[str, bool] = {}
+        self._patience: dict[str, float] = {}
+        """Peers -> what was last told."""
         self.why = "not looked at yet"
         """Why there is nothing to show; empty when all could be asked."""
 
@@ -78,6 +80,17 @@ class QueuePairEdge:
         for name in self._standing.keys() - here:
             peer, _ = self._standing.pop(name)
             self._emit(FlowGoes(peer=peer, flow=name, ended=True))
+        self._tell_patience()
+
+    def _tell_patience(self) -> None:
+        least: dict[str, float] = {}
+        for flow in self._flows:
+            if flow.peer and flow.qp.state == "RTS" and (waits_s := patience_s(flow)) is not None:
+                least[flow.peer] = min(waits_s, least.get(flow.peer, math.inf))
+        for peer in self._patience.keys() | least.keys():
+            if self._patience.get(peer) != least.get(peer):
+                self._emit(PeerPatience(peer=peer, least_s=least.get(peer)))
+        self._patience = least
 
     def _tell(self, flow: Flow, peer: str, now_s: float) -> None:
         name = flow.name

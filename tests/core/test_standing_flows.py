@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fabric_sim import FabricSim
 
 from linkpass.core import commands as cmd
@@ -78,3 +79,21 @@ def test_a_flow_that_goes_on_is_said_once_under_the_same_cause() -> None:
     said = [one for one in sim.since(0, cmd.Record) if FLOW in one.what]
     assert [line for line in sim.told(mark) if FLOW in line] == [f"{FLOW} to host3 has ended (its queue pair is gone)"]
     assert len({one.cause for one in said}) == 1
+
+
+@pytest.mark.parametrize(
+    ("least_s", "interval_s"), [(0.47, 0.010), (0.047, 0.047 / 9), (0.001, 0.002), (None, 0.010)],
+    ids=["patient", "impatient", "beyond reason", "never gives up"],
+)  # fmt: skip
+def test_paths_are_probed_so_often_that_a_transport_is_saved_in_time(least_s: float | None, interval_s: float) -> None:
+    sim = FabricSim().start()
+    sim.post(ev.PeerPatience(peer=H3, least_s=least_s))
+    sim.run(0.1)
+    of = {peer: {every for (to, _, _), every in sim.targets.items() if to == peer} for peer in ("fd00:ff::2", H3)}
+    assert of["fd00:ff::2"] == {0.010}
+    assert list(of[H3]) == [pytest.approx(interval_s)]
+    told = [line for line in sim.told(0) if "are probed every" in line]
+    assert len(told) == (interval_s < 0.010)
+    sim.post(ev.PeerPatience(peer=H3, least_s=None))
+    sim.run(0.1)
+    assert {every for (to, _, _), every in sim.targets.items() if to == H3} == {0.010}

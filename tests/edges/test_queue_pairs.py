@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from linkpass.core.events import Event, FlowGoes, FlowStands
+from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges import queue_pairs
 from linkpass.edges.metrics import exposition
 from linkpass.edges.queue_pairs import QueuePairEdge
@@ -60,7 +60,11 @@ class Bench:
         self.said.clear()
         self.now_s += queue_pairs.LOOK_S
         self.edge.poll(self.now_s)
-        return list(self.said)
+        return [event for event in self.said if not isinstance(event, PeerPatience)]
+
+    def patience(self, *flows: Flow) -> list[Event]:
+        self.see(*flows)
+        return [event for event in self.said if isinstance(event, PeerPatience)]
 
 
 @pytest.fixture
@@ -113,6 +117,16 @@ def test_peers_are_active_and_their_data_advances_in_either_direction(bench: Ben
     bench.see(flow(gid=None))
     assert bench.edge.take_peers() == {PEER: False, "10.255.0.3": False}
     assert bench.edge.take_peers() == {}
+
+
+def test_the_least_patience_of_a_peers_transports_is_told_when_it_changes(bench: Bench) -> None:
+    one, hasty = flow(), flow(retries=1)
+    (told,) = bench.patience(one)
+    assert told == PeerPatience(peer=PEER, least_s=pytest.approx(7 * 4.096e-6 * 2**14))
+    assert bench.patience(one) == []
+    assert bench.patience(one, hasty) == [PeerPatience(peer=PEER, least_s=pytest.approx(2 * 4.096e-6 * 2**14))]
+    assert bench.patience(flow(retries=7)) == [PeerPatience(peer=PEER, least_s=None)]  # it never gives up
+    assert bench.patience(flow(gid=None)) == []
 
 
 def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: Bench) -> None:
