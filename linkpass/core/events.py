@@ -340,9 +340,10 @@ class Deadline(Event, frozen=True):
 
 
 AnyEvent = (
-    UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack | PeerData
-    | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay | LabelsTraced
-    | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence | PathWindow | DaemonLate
-    | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested | GroupProgrammed | GroupLeads
-    | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed | Deadline
+    UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
+    | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
+    | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence
+    | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested
+    | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
+    | Deadline
 )  # fmt: skip

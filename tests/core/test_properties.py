@@ -80,6 +80,12 @@ events: st.SearchStrategy[Event] = st.one_of(
             st.builds(ev.PathCount, uplinks, labels, st.integers(0, 500), st.integers(0, 500)), max_size=6
         ).map(tuple),
     ),
+    st.builds(ev.FlowStands, peer=peers, flow=words, silent_s=st.floats(0, 5), left_s=st.none() | st.floats(0, 5)),
+    st.builds(ev.FlowGoes, peer=peers, flow=words, ended=st.booleans()),
+    st.builds(ev.PeerPatience, peer=peers, least_s=st.none() | st.floats(0, 60)),
+    st.builds(ev.FlowMoved, peer=peers, flow=words, moved=st.booleans(), why=words, for_cause=words),
+    st.builds(ev.FlowsLeft, cmd_id=numbers, uplink=uplinks),
+    st.builds(ev.FlowsStay, cmd_id=numbers, uplink=uplinks, why=words),
     st.builds(ev.DaemonLate, late_s=st.floats(0, 2)),
     st.builds(
         ev.NoticeHeard,
@@ -119,6 +125,7 @@ def settings_of(mode: str, which: tuple[int, ...]) -> CoreSettings:
         address=OWN,
         mode=mode,  # type: ignore[arg-type]
         rungs=which,
+        live_qps=True,
         damping=Damping(half_life_s=3.0, observe_max_s=20.0),
         probing=Probing(sample_peers=2),
         limits=Limits(trace_pool=6, labels_per_peer=4),
@@ -138,6 +145,10 @@ def answer(command: Command, how: str) -> Event | None:
         if well:
             return ev.LabelsProgrammed(cmd_id=number, peer=command.peer)
         return ev.LabelsFailed(cmd_id=number, peer=command.peer, why="refused")
+    if isinstance(command, cmd.MoveFlows):
+        if well:
+            return ev.FlowsLeft(cmd_id=number, uplink=command.uplink)
+        return ev.FlowsStay(cmd_id=number, uplink=command.uplink, why="refused")
     if isinstance(command, cmd.TraceLabels):
         if not well:
             return ev.TraceFailed(cmd_id=number, peer=command.peer, uplink=command.uplink, why="refused")
