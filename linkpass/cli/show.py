@@ -20,7 +20,7 @@ def status(socket_path: Path | None, config_path: Path | None, *, as_json: bool,
     if as_json:
         print_json(view)
         return
-    from linkpass.cli.tables import status_of
+    from linkpass.cli.status_tables import status_of
 
     console().print(status_of(view, everything=everything))
 
@@ -47,7 +47,7 @@ def top(
                 view = daemon.get("status")
         from rich.live import Live
 
-        from linkpass.cli.tables import status_of
+        from linkpass.cli.status_tables import status_of
 
         screen = console()
         with Live(

@@ -34,7 +34,7 @@ class Report:
     def data(self) -> dict[str, Any]:
         import msgspec
 
-        from linkpass.cli.tables import fabric_data
+        from linkpass.cli.fabric_tables import fabric_data
 
         made = {**fabric_data(self.fabric), "notes": self.notes}
         made["findings"] = [msgspec.to_builtins(one) for one in self.findings]
@@ -128,7 +128,7 @@ def topology(
     if as_json:
         print_json(report.data())
     else:
-        from linkpass.cli.tables import subnet_of
+        from linkpass.cli.fabric_tables import subnet_of
 
         asked = bool(links_file or routes_files or errors_file)
         console().print(subnet_of(report.fabric, report.findings, report.ways, report.notes, asked=asked))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from linkpass.cli.tables import status_of
+from linkpass.cli.status_tables import status_of
 
 
 def shown(rdma: dict[str, Any], *, everything: bool = False) -> str:

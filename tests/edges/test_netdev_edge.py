@@ -17,7 +17,7 @@ from module_pages import osfp, qsfp28, words
 from rich.console import Console
 
 from lab.netns import namespace
-from linkpass.cli.tables import status_of
+from linkpass.cli.status_tables import status_of
 from linkpass.edges.metrics import exposition
 from linkpass.edges.netdevs import NetdevEdge
 from rdma.counters.evidence import Thresholds
