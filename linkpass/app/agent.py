@@ -110,7 +110,7 @@ class Agent:
         )
         self._guardian = Guardian(vrf=config.routes.vrf)
         self._routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
-        self._routes.on_ipv4 = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
+        self._routes.on_laid = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
         self._labels = LabelEdge(
             probe_port=config.probing.port,
             protocols=(config.probing.ip_protocol,),

@@ -1,4 +1,4 @@
-"""IPv4 routes of a daemon that was killed: real kills, real routes, and nobody left behind."""
+"""Routes of a daemon that was killed: real kills, real routes, and nobody left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ edge = RouteEdge({prefixes}, metric=76)
 edge.open()
 guardian.open()
 edge.sweep()
-edge.on_ipv4 = lambda laid: guardian.watch(laid=laid)
+edge.on_laid = lambda laid: guardian.watch(laid=laid)
 edge.set_ways({{name: Way(*way) for name, way in {ways}.items()}})
 edge.set_group("all", {BOTH})
 print(guardian.pid, flush=True)
@@ -109,10 +109,12 @@ def test_the_next_daemon_s_routes_are_left_alone(lab: KernelLab) -> None:
     second.stop()
 
 
-def test_without_ipv4_routes_nobody_waits(lab: KernelLab) -> None:
-    daemon = Daemon(lab, wait_s=60, prefixes=(PREFIX6,))
-    assert daemon.guardian == 0
-    daemon.stop()
+def test_where_only_ipv6_routes_lie_their_next_hops_go_too(lab: KernelLab) -> None:
+    daemon = Daemon(lab, wait_s=1, prefixes=(PREFIX6,))
+    daemon.kill()
+    until(lambda: not lives(daemon.guardian))
+    assert ours() == ""
+    assert str(OWN_PROTOCOL) not in ip("nexthop", "show").split()
 
 
 def test_an_interrupt_at_the_terminal_is_not_for_the_guardian_and_it_is_small(lab: KernelLab) -> None:
@@ -139,7 +141,7 @@ def edge(lab: KernelLab) -> Iterator[RouteEdge]:
 def test_a_guardian_that_was_killed_is_replaced(lab: KernelLab, edge: RouteEdge) -> None:
     guardian = Guardian()
     guardian.open()
-    edge.on_ipv4 = lambda laid: guardian.watch(laid=laid)
+    edge.on_laid = lambda laid: guardian.watch(laid=laid)
     edge.set_group(ALL, BOTH)
     first = guardian.pid
     os.kill(first, signal.SIGKILL)
@@ -158,7 +160,7 @@ def test_a_guardian_that_was_killed_is_replaced(lab: KernelLab, edge: RouteEdge)
 def test_routes_that_could_not_be_removed_are_the_guardian_s_to_remove(lab: KernelLab, edge: RouteEdge) -> None:
     guardian = Guardian(wait_s=0.1)
     guardian.open()
-    edge.on_ipv4 = lambda laid: guardian.watch(laid=laid)
+    edge.on_laid = lambda laid: guardian.watch(laid=laid)
     edge.set_group(ALL, BOTH)
     process = guardian._process
     assert process is not None

@@ -14,7 +14,6 @@ from kernel_lab import (
     GATEWAY6,
     HOST6,
     OWN_PROTOCOL,
-    PEER4,
     PEER6,
     PREFIX4,
     PREFIX6,
@@ -343,13 +342,11 @@ def test_peers_of_one_crc_do_not_share_anything(edge: RouteEdge) -> None:
     assert ours() == {"fd00:ff::3e": {"eth1"}, "fd00:ff::42": {"eth2"}}
 
 
-def test_ipv4_routes_are_told_when_they_come_and_when_they_go(edge: RouteEdge) -> None:
+def test_it_is_told_when_routes_come_and_when_the_last_goes(edge: RouteEdge) -> None:
     told: list[bool] = []
-    edge.on_ipv4 = told.append
+    edge.on_laid = told.append
     edge.set_group(PEER6, BOTH)
-    assert told == []
     edge.set_group(ALL, BOTH)
-    edge.set_group(PEER4, BOTH)
     edge.set_group(ALL, ("eth1",))
     edge.withdraw(ALL)
     assert told == [True]

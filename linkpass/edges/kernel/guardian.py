@@ -1,10 +1,11 @@
-"""Hands IPv4 traffic back when the daemon dies: the kernel lets IPv6 routes expire, but knows no expiry for IPv4 ones.
+"""Hands traffic back when the daemon dies. The kernel lets our IPv6 routes expire, but who has kept one goes on with it
+(`bundle.renewal`), and it knows no expiry for IPv4 ones.
 
-While IPv4 routes of ours lie in the kernel a shell waits at the end of a pipe, in a session of its own and with a
-megabyte of memory. A daemon that ends in order says so and it goes. A daemon that is killed leaves the pipe closed: the
-shell waits as long as IPv6 routes live, then runs this module, which sweeps what carries our marks, unless another
-daemon has taken over meanwhile: that one holds a name (an abstract unix socket, whose names belong to the network
-namespace and end with their holder).
+While routes of ours lie in the kernel a shell waits at the end of a pipe, in a session of its own, a megabyte of
+memory. A daemon that ends in order says so and it goes. A daemon that is killed leaves the pipe closed: the shell waits
+as long as IPv6 routes live, then runs this module, which sweeps what carries our marks, unless another daemon has taken
+over meanwhile: that one holds a name (an abstract unix socket, whose names belong to the network namespace and end with
+their holder).
 
 Under systemd the shell is ended with the rest of the service, and ExecStopPost=linkpass cleanup does the same at once.
 """
@@ -31,7 +32,7 @@ END_S = 2.0
 
 
 class Guardian:
-    """One network namespace's. Nothing is started before IPv4 routes are laid (`watch`)."""
+    """One network namespace's. Nothing is started before routes are laid (`watch`)."""
 
     def __init__(self, *, wait_s: float = EXPIRES_S, vrf: str = "") -> None:
         self._wait_s, self._vrf = wait_s, vrf
@@ -47,7 +48,7 @@ class Guardian:
         self._name = take_name()
 
     def watch(self, *, laid: bool) -> None:
-        """IPv4 routes of ours lie in the kernel now, or no longer. Raises OSError when no process can be started."""
+        """Routes of ours lie in the kernel now, or no longer. Raises OSError when no process can be started."""
         if self._space.fd < 0:
             return
         self._wanted = laid

@@ -80,8 +80,8 @@ class RouteEdge:
         self._removed: set[str] = set()
         """Groups that somebody else has taken something of, and that were not asked for since."""
         self._ids: Ids | None = None
-        self._ipv4_laid = False
-        self.on_ipv4: Callable[[bool], None] | None = None
+        self._told_laid = False
+        self.on_laid: Callable[[bool], None] | None = None
         """Told whether IPv4 routes of ours lie in the kernel, when that changes: nothing there makes them expire."""
         self.on_leads: Callable[[str, tuple[str, ...]], None] | None = None
         """Told over which uplinks a group's routes lead, whenever their choice has changed."""
@@ -167,7 +167,7 @@ class RouteEdge:
             bundle.remove(self._socket)
         self._wanted.pop(group, None)
         self._removed.discard(group)
-        self._tell_ipv4()
+        self._tell_laid()
 
     def withdraw_all(self) -> None:
         for group in list(self._bundles.keys() | self._wanted.keys()):
@@ -192,7 +192,7 @@ class RouteEdge:
         self._bundles.clear()
         self._removed.clear()
         self._ids = None
-        self._tell_ipv4()
+        self._tell_laid()
         return removed
 
     def uplink_of(self, peer: str, source: str, labels: Iterable[int]) -> dict[int, str]:
@@ -284,7 +284,7 @@ class RouteEdge:
                     bundle.remove(self._socket)
         except KernelRefusedError:
             return False
-        self._tell_ipv4()
+        self._tell_laid()
         return bool(found)
 
     def _build(self, group: str, uplinks: tuple[str, ...], *, strict: bool) -> None:
@@ -311,7 +311,7 @@ class RouteEdge:
         for bundle in leads:
             bundle.tidy(self._socket)
         self._remove_leavings(leads)
-        self._tell_ipv4()
+        self._tell_laid()
         if refusal is not None:
             raise refusal
         if not leads and strict:
@@ -394,12 +394,12 @@ class RouteEdge:
             return False
         return True
 
-    def _tell_ipv4(self) -> None:
-        laid = any(bundle.family == rtnl.AF_INET and bundle.laid for bundle in self._all())
-        if laid != self._ipv4_laid:
-            self._ipv4_laid = laid
-            if self.on_ipv4 is not None:
-                self.on_ipv4(laid)
+    def _tell_laid(self) -> None:
+        laid = any(bundle.laid for bundle in self._all())
+        if laid != self._told_laid:
+            self._told_laid = laid
+            if self.on_laid is not None:
+                self.on_laid(laid)
 
     def _tell_leads(self, group: str) -> None:
         bundles = [bundle for bundle in self._bundles.get(group, []) if bundle.laid and bundle.members]
