@@ -21,6 +21,7 @@ from linkpass.core.world import Tray, World
 
 FLOWS = "flows "
 """Wishes to leave an uplink are called `flows UPLINK`; their value is `("leave",)`, or nothing."""
+MOST_KEPT = 4096
 AGAIN_S = 2.0
 """What could not be moved is tried again no sooner: every attempt holds its program up."""
 
@@ -86,6 +87,14 @@ def on_patience(world: World, tray: Tray, event: PeerPatience) -> None:
 
 
 def on_moved(world: World, tray: Tray, event: FlowMoved, now_s: float) -> None:
+    if event.moved:
+        world.kept.pop(event.flow, None)
+    elif world.kept.get(event.flow) == event.why:
+        return  # tried again, with the same end
+    else:
+        world.kept[event.flow] = event.why
+        if len(world.kept) > MOST_KEPT:
+            del world.kept[next(iter(world.kept))]
     cause = event.for_cause or world.incident(now_s)
     name = world.table.peer(event.peer).title()
     if event.moved:

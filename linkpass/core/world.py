@@ -89,6 +89,8 @@ class World:
         """Those in error -> the cause."""
         self.roce: dict[str, tuple[RoceEvidence, str]] = {}
         """Queues of RDMA devices whose datagrams fail, by name -> what was last said of them, and its cause."""
+        self.kept: dict[str, str] = {}
+        """RDMA flows that could not be moved -> why, as last said."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None

@@ -88,7 +88,8 @@ def test_every_attempt_is_told_and_a_move_counts_once() -> None:
     sim = drained()
     (command,) = leaving(sim)
     moves = sim.core.view(sim.now_s).moves
-    for moved, why in ((True, "both ends have the new address"), (False, "the peer refuses: it only answers")):
+    refused = (False, "the peer refuses: it only answers")
+    for moved, why in ((True, "both ends have the new address"), refused, refused):  # said once
         sim.post(ev.FlowMoved(peer=H3, flow=FLOW, moved=moved, why=why, took_s=0.012, for_cause=command.cause))
     sim.run(0.1)
     done, kept = [one for one in sim.since(0, cmd.Record) if FLOW in one.what]  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ class MoveEdge:
     ) -> None:  # fmt: skip
         self._undo, self._emit, self._clock = undo, emit, clock
         self._patience = patience or Patience()
-        self._ground = FlowGround(known, root)
+        self._ground = FlowGround(known, root, clock)
         self._desk = Desk(self._ground, lambda: secrets.randbits(63), self._patience)
         self._talk = Talk(signer, self._heard, port=port, device=device)
         self._worker = ThreadPoolExecutor(1, "queue pairs")

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rdma import drivers, uverbs
 from rdma.borrowed import NotBorrowedError, borrowed, device_number
@@ -14,6 +15,9 @@ from rdma.flows import Flow
 from rdma.move_desk import Ends, Pair
 from rdma.remote_qp import RefusedError, Target
 from rdma.uverbs import GidEntry
+
+GIDS_S: Final = 5.0
+"""A device's addresses are asked for again after so long. A move looks its own up anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,10 @@ class Known:
 class FlowGround:
     """Answers at once; asks a program's file for its device's addresses where it must."""
 
-    def __init__(self, known: Known, root: Path) -> None:
-        self._known, self._root = known, root
+    def __init__(self, known: Known, root: Path, clock: Callable[[], float]) -> None:
+        self._known, self._root, self._clock = known, root, clock
+        self._tables: dict[str, tuple[float, list[GidEntry]]] = {}
+        """Device -> its addresses, and until when they are taken for known: a job has hundreds of queue pairs."""
         self.leaving: set[str] = set()
         """Uplinks that flows are being taken off."""
 
@@ -68,11 +74,10 @@ class FlowGround:
 
     def over(self, uplink: str) -> list[Flow]:
         """Flows whose packets leave over it."""
-        return [
-            flow for flow in self._known.flows()
-            if flow.own and flow.to is not None
-            and self._known.uplink(flow.source, flow.peer) == uplink
-        ]  # fmt: skip
+        known = [flow for flow in self._known.flows() if flow.own and flow.peer]
+        ways = {(flow.source, flow.peer) for flow in known}
+        here = {way for way in ways if self._known.uplink(*way) == uplink}
+        return [flow for flow in known if (flow.source, flow.peer) in here]
 
     def movable(self, flow: Flow) -> str:
         """Why it cannot be moved whatever the addresses; empty: it can."""
@@ -83,12 +88,14 @@ class FlowGround:
         return "" if flow.qp.state == "RTS" else f"it only answers (state {flow.qp.state}) and cannot be stopped"
 
     def listens(self) -> set[str]:
-        """Addresses that movable flows send from, and those that they could send from."""
+        """Addresses that flows of drivers that allow moves send from, and those that they could send from: who cannot be
+        moved can at least say so."""
         return {
             address
             for flow in self._known.flows()
-            if not self.movable(flow)
+            if flow.own and not drivers.of(self._known.family(flow.qp.device)).refuses_move()
             for address in (flow.source, *self.others(flow))
+            if not ipaddress.ip_address(address).is_link_local
         }
 
     def others(self, flow: Flow) -> list[str]:
@@ -123,6 +130,14 @@ class FlowGround:
         self._known.ask_again(device, qpn)
 
     def _gids(self, flow: Flow) -> list[GidEntry]:
+        device, now_s = flow.qp.device, self._clock()
+        until_s, rows = self._tables.get(device, (0.0, []))
+        if now_s >= until_s:
+            rows = self._asked(flow)
+            self._tables[device] = now_s + GIDS_S, rows
+        return rows
+
+    def _asked(self, flow: Flow) -> list[GidEntry]:
         number = device_number(flow.qp.device, self._root)
         driver_id = uverbs.DRIVER_IDS.get(self._known.family(flow.qp.device))
         if number is None or driver_id is None:

@@ -24,6 +24,8 @@ class Talk:
     def __init__(self, signer: Signer, heard: Callable[[str, str, Word], None], *, port: int, device: str = "") -> None:
         self._signer, self._heard, self._port, self._device = signer, heard, port, device
         self._sockets: dict[str, socket.socket] = {}
+        self._failed: set[str] = set()
+        """Addresses that could not be bound, and of which that was said."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
@@ -61,9 +63,12 @@ class Talk:
                 sock.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, self._device.encode())
             sock.bind((address, self._port))
         except OSError as error:
-            logger.warning("cannot listen for words about moves", address=address, error=str(error))
+            if address not in self._failed:
+                self._failed.add(address)
+                logger.warning("cannot listen for words about moves", address=address, error=str(error))
             sock.close()
             return
+        self._failed.discard(address)
         self._sockets[address] = sock
         self._loop.add_reader(sock, self._read, address, sock)
 
