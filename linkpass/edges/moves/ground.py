@@ -88,8 +88,8 @@ class FlowGround:
         return "" if flow.qp.state == "RTS" else f"it only answers (state {flow.qp.state}) and cannot be stopped"
 
     def listens(self) -> set[str]:
-        """Addresses that flows of drivers that allow moves send from, and those that they could send from: who cannot be
-        moved can at least say so."""
+        """Addresses that flows of drivers that allow moves send from, and those that they could send from: a flow that
+        cannot be moved can at least be refused."""
         return {
             address
             for flow in self._known.flows()
