@@ -22,8 +22,8 @@ class Driver(msgspec.Struct, frozen=True):
     """One driver. `label`: its packets pass the kernel's output hook, so that the flow label can be rewritten there.
     `route`: they follow the kernel's routes (under a VRF). `drain_move`: RTS, SQD, a new address, RTS, from the kernel
     `move_since` on. `doorbell`: what was posted while the queue stood is sent only after its doorbell is rung.
-    `udp_port`: the UDP source port can be changed in RTS. `never_gives_up`: the retry count that this driver takes for
-    "for ever", None if there is none."""
+    `udp_port`: the UDP source port can be changed in RTS (`rdma.mlx5`). `never_gives_up`: the retry count that this
+    driver takes for "for ever", None if there is none."""
 
     name: str
     label: Ability
@@ -46,6 +46,15 @@ class Driver(msgspec.Struct, frozen=True):
                 f"{self.name} of Linux {kernel}: a queue may drain for ever there, {least} is the first that was tried"
             )
         return ""
+
+    def refuses_port(self, *, unproven: bool) -> str:
+        """Why a queue pair of it must not be given another UDP source port; empty when it may. `unproven`: the operator
+        allows what no hardware has been seen to do."""
+        if self.udp_port == "published" and not unproven:
+            return f"{self.name}: another UDP source port was never tried on hardware: rdma.steer.unproven allows it"
+        if self.udp_port in ("tried", "published"):
+            return ""
+        return f"{self.name}: another UDP source port is {self.udp_port!r} in the table of drivers: {self.why}"
 
 
 def _numbers(kernel: str) -> tuple[int, int]:

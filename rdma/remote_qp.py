@@ -1,8 +1,9 @@
-"""Steering the queue pair of a running program from outside: stop, another address, go on. For `rdma.moving`.
+"""Steering the queue pair of a running program from outside: stop, another address, go on (for `rdma.moving`), or
+another UDP source port while it runs.
 
-A queue pair is touched only when its driver's table says that this was tried (`rdma.drivers`), when it is known beyond
-doubt (`Flow.place`), and when a look at it, each time anew, still finds what was found before: same program, same peer.
-The program's file is borrowed for each step and given back before the step ends.
+A queue pair is touched only when its driver's table allows it (`rdma.drivers`), when it is known beyond doubt
+(`Flow.place`), and when a look at it, each time anew, still finds what was found before: same program, same peer. The
+program's file is borrowed for each step and given back before the step ends.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 import msgspec
 
-from rdma import drivers, uverbs
+from rdma import drivers, mlx5, uverbs
 from rdma.borrowed import NotBorrowedError, borrowed, start_ticks
 from rdma.flows import Flow
 from rdma.nldev import QpState
 from rdma.uverbs import Address, Queried
 
 DRAIN_POLL_S: Final = 0.0005
+Step = Literal["move", "port"]
+"""`move`: stop, address, resume; `port`: another UDP source port."""
 
 
 class RefusedError(Exception):
@@ -36,7 +39,8 @@ class Target(msgspec.Struct, frozen=True):
     """A queue pair, and all that is needed to find it again and to put it back: plain values, for a journal on disk.
 
     `number`: its uverbs device (`borrowed.device_number`); `file`, `handle`: as in `flows.Place`; `family`: its RDMA
-    driver's name; `to`: the address that it had when it was found."""
+    driver's name; `to`, `port`: the address and the UDP source port that it had when it was found (0: not known);
+    `step`: what it was found fit for."""
 
     pid: int
     started: int
@@ -47,17 +51,22 @@ class Target(msgspec.Struct, frozen=True):
     qpn: int
     dest_qpn: int
     to: Address
+    step: Step = "move"
+    port: int = 0
 
     @classmethod
-    def of(cls, flow: Flow, family: str, number: int) -> Target:
-        """RefusedError when it must not be steered at all."""
-        if why := drivers.of(family).refuses_move():
+    def of(cls, flow: Flow, family: str, number: int, step: Step = "move", *, unproven: bool = False) -> Target:
+        """RefusedError when it must not be steered so. `unproven`: as in `Driver.refuses_port`."""
+        driver = drivers.of(family)
+        if why := driver.refuses_move() if step == "move" else driver.refuses_port(unproven=unproven):
             raise RefusedError(why)
+        if step == "port" and flow.qp.type not in mlx5.TYPES.values():
+            raise RefusedError(f"queue pair {flow.qp.lqpn}: {flow.qp.type} does not take another UDP source port")
         if flow.place is None or flow.to is None:
             raise RefusedError(f"queue pair {flow.qp.lqpn} of {flow.program or flow.qp.pid}: {flow.why}")
         return cls(
             flow.qp.pid, flow.started, number, flow.place.file, flow.place.handle, family, flow.qp.lqpn,
-            flow.to.dest_qpn, flow.to.to,
+            flow.to.dest_qpn, flow.to.to, step,
         )  # fmt: skip
 
 
@@ -76,6 +85,7 @@ class RemoteQp:
         """Stop the send queue and wait until nothing is outstanding; how long that took.
 
         RefusedError when it takes longer: the queue pair goes on then."""
+        self._fit_for("move")
         begun_s = self._clock()
         with self._reached("RTS") as (fd, _):
             self._modify(fd, state="SQD")
@@ -90,6 +100,7 @@ class RemoteQp:
     def address(self, own: str, peer: str) -> None:
         """Give it other addresses (GIDs); it must be stopped. The own one is looked up anew: after a flap it may have
         another index."""
+        self._fit_for("move")
         with self._reached("SQD") as (fd, now):
             rows = [row for row in uverbs.gid_table(fd, self._driver_id) if row.port == now.to.port]
             old = next((row for row in rows if row.index == now.to.sgid_index), None)
@@ -100,18 +111,62 @@ class RemoteQp:
 
     def resume(self) -> None:
         """Go on. Does nothing to one that is running."""
+        self._fit_for("move")
         with self._reached("SQD", "RTS") as (fd, now):
             if now.state != "RTS":
                 self._go_on(fd)
 
     def back(self) -> None:
-        """The old address again, if it has another one, and go on. Does nothing to one that is running."""
+        """The old address again, if it has another one, and go on: does nothing to one that is running. Or the old UDP
+        source port."""
+        if self._target.step == "port":
+            self.udp_port(self._target.port)
+            return
         with self._reached("SQD", "RTS") as (fd, now):
             if now.state == "RTS":
                 return
             if now.to != self._target.to:
                 self._modify(fd, state="SQD", to=self._target.to)
             self._go_on(fd)
+
+    def present_port(self) -> int:
+        """Its UDP source port, as the device tells it; for the journal. Changes nothing."""
+        with self._port() as (_, now):
+            return now.port
+
+    def udp_port(self, port: int) -> int:
+        """Give it another UDP source port while it runs, also with work outstanding; what the device tells of it then.
+        Only its own packets take another way: those of its peer, answers to it included, have a port of their own."""
+        if not self._target.port:
+            raise RefusedError(f"queue pair {self._target.qpn}: the port to go back to was not written down")
+        with self._port() as (fd, now):
+            if now.port != port:
+                mlx5.set_port(fd, self._target.handle, self._target.qpn, port)
+            return mlx5.query(fd, self._target.handle, self._target.qpn).port
+
+    @contextmanager
+    def _port(self) -> Iterator[tuple[int, mlx5.Context]]:
+        """The program's file, and what the device itself says of the queue pair, which has to agree."""
+        target = self._target
+        self._fit_for("port")
+        with self._reached("RTS") as (fd, now):
+            rows = uverbs.gid_table(fd, self._driver_id)
+            kind = next((row.type for row in rows if (row.port, row.index) == (now.to.port, now.to.sgid_index)), "")
+            if kind != "RoCE v2":
+                raise RefusedError(f"queue pair {target.qpn}: {kind or 'an unknown protocol'} has no UDP source port")
+            try:
+                if not mlx5.can_set_port(fd):
+                    raise RefusedError(f"queue pair {target.qpn}: its device cannot do it (rts2rts_qp_udp_sport)")
+                told = mlx5.query(fd, target.handle, target.qpn)
+                if not told.running or not told.type or told.remote_qpn != target.dest_qpn:
+                    raise RefusedError(f"queue pair {target.qpn}: its device knows it as another one: {told}")
+                yield fd, told
+            except mlx5.CommandError as error:
+                raise RefusedError(f"queue pair {target.qpn}: {error}") from None
+
+    def _fit_for(self, step: Step) -> None:
+        if self._target.step != step:
+            raise RefusedError(f"queue pair {self._target.qpn} was found fit for a {self._target.step}, not a {step}")
 
     @contextmanager
     def _reached(self, *states: str) -> Iterator[tuple[int, Queried]]:

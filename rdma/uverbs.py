@@ -153,7 +153,7 @@ def handles(fd: int, driver_id: int) -> list[int]:
     """The queue pairs of this file, by handle."""
     total = ctypes.create_string_buffer(4)
     listed = ctypes.create_string_buffer(4 * _MOST_HANDLES)
-    _ioctl(fd, driver_id, _INFO_HANDLES, [
+    call(fd, driver_id, _INFO_HANDLES, [
         (_INFO_OBJECT, 8, _QP), (_INFO_TOTAL, 4, ctypes.addressof(total)),
         (_INFO_LIST, len(listed), ctypes.addressof(listed)),
     ])  # fmt: skip
@@ -175,7 +175,7 @@ def gid_table(fd: int, driver_id: int) -> list[GidEntry]:
     """All GIDs of this file's device, in one call (Linux 5.10). OSError on older kernels."""
     count = ctypes.create_string_buffer(8)
     rows = ctypes.create_string_buffer(_GID.size * _MOST_GIDS)
-    _ioctl(fd, driver_id, _QUERY_GID_TABLE, [
+    call(fd, driver_id, _QUERY_GID_TABLE, [
         (_GID_ENTRY_BYTES, 8, _GID.size), (_GID_ENTRIES, len(rows), ctypes.addressof(rows)),
         (_GID_COUNT, 8, ctypes.addressof(count)),
     ])  # fmt: skip
@@ -205,15 +205,17 @@ def invoke_write(fd: int, driver_id: int, command: int, core_in: bytes, out_byte
     attributes = [(_WRITE_CMD, 8, command), (_CORE_IN, len(core_in), value)]
     if out_bytes:
         attributes.append((_CORE_OUT, out_bytes, ctypes.addressof(answer)))
-    _ioctl(fd, driver_id, _INVOKE_WRITE, attributes)
+    call(fd, driver_id, _INVOKE_WRITE, attributes)
     return answer.raw[:out_bytes]
 
 
-def _ioctl(fd: int, driver_id: int, method: int, attributes: list[tuple[int, int, int]]) -> None:
-    fcntl.ioctl(fd, IOCTL, bytearray(encode_call(driver_id, method, attributes)))
+def call(fd: int, driver_id: int, method: int, attributes: list[tuple[int, int, int]], *, kind: int = _DEVICE) -> None:
+    """As `encode_call`; addresses in `attributes` must stay valid meanwhile. OSError as the kernel says."""
+    fcntl.ioctl(fd, IOCTL, bytearray(encode_call(driver_id, method, attributes, kind=kind)))
 
 
-def encode_call(driver_id: int, method: int, attributes: list[tuple[int, int, int]]) -> bytes:
-    """A method of the object DEVICE. `attributes`: (id, bytes, value or address)."""
-    body = b"".join(_ATTRIBUTE.pack(kind, size, _MANDATORY, 0, value) for kind, size, value in attributes)
-    return _HEADER.pack(_HEADER.size + len(body), _DEVICE, method, len(attributes), 0, driver_id, 0) + body
+def encode_call(driver_id: int, method: int, attributes: list[tuple[int, int, int]], *, kind: int = _DEVICE) -> bytes:
+    """A method of an object of this `kind`. `attributes`: (id, bytes, value or address); of an object's handle 0 bytes
+    are given, since it is no data."""
+    body = b"".join(_ATTRIBUTE.pack(name, size, _MANDATORY, 0, value) for name, size, value in attributes)
+    return _HEADER.pack(_HEADER.size + len(body), kind, method, len(attributes), 0, driver_id, 0) + body

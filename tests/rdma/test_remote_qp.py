@@ -59,3 +59,64 @@ def test_a_program_that_has_closed_its_device_is_refused() -> None:
     ):
         with pytest.raises(RefusedError, match="has closed its device"):
             step(remote(KNOWN))
+
+
+MLX5 = msgspec.structs.replace(KNOWN, qp=QueuePair("mlx5_0", 1, 17, 71, "RC", "RTS", 5, 5, os.getpid()))
+
+
+def port_of(flow: Flow, family: str = "mlx5", *, unproven: bool = True) -> RemoteQp:
+    target = Target.of(flow, family, os.makedev(231, 192), "port", unproven=unproven)
+    return RemoteQp(msgspec.structs.replace(target, port=0xC123))
+
+
+def test_what_no_hardware_was_seen_to_do_is_refused_unless_the_operator_allows_it() -> None:
+    with pytest.raises(RefusedError, match=r"never tried on hardware: rdma\.steer\.unproven allows it"):
+        port_of(MLX5, unproven=False)
+    port_of(MLX5)
+
+
+@pytest.mark.parametrize("family", ["rxe", "mlx4", "bnxt_re", "irdma", "efa", "hfi1", "brand_new"])
+def test_another_port_is_for_mlx5_alone(family: str) -> None:
+    with pytest.raises(RefusedError, match=r"another UDP source port is 'no(t known)?' in the table of drivers"):
+        port_of(MLX5, family)
+
+
+@pytest.mark.parametrize("kind", ["XRC_INI", "XRC_TGT", "UD", "DRIVER"])
+def test_only_rc_and_uc_take_another_port(kind: str) -> None:
+    with pytest.raises(RefusedError, match=f"{kind} does not take another UDP source port"):
+        port_of(msgspec.structs.replace(MLX5, qp=msgspec.structs.replace(MLX5.qp, type=kind)))
+
+
+def test_a_queue_pair_that_is_not_certain_keeps_its_port() -> None:
+    with pytest.raises(RefusedError, match="another queue pair of its program looks the same"):
+        port_of(msgspec.structs.replace(MLX5, place=None, why="another queue pair of its program looks the same"))
+
+
+def test_a_program_that_is_another_one_now_keeps_its_port() -> None:
+    other = port_of(msgspec.structs.replace(MLX5, started=MLX5.started - 1))
+    for step in (lambda: other.present_port(), lambda: other.udp_port(0xC124), lambda: other.back()):
+        with pytest.raises(RefusedError, match="is another one than before"):
+            step()
+
+
+def test_without_a_port_to_go_back_to_none_is_changed() -> None:
+    target = Target.of(MLX5, "mlx5", os.makedev(231, 192), "port", unproven=True)
+    with pytest.raises(RefusedError, match="the port to go back to was not written down"):
+        RemoteQp(target).udp_port(0xC124)
+
+
+def test_what_was_found_fit_for_one_step_does_not_take_the_other() -> None:
+    """mlx5 knows no way from RTS to SQD."""
+    moved, ported = remote(KNOWN), port_of(MLX5)
+    for step in (lambda: ported.stop(1.0), lambda: ported.address(TO.gid, TO.gid), lambda: ported.resume()):
+        with pytest.raises(RefusedError, match="fit for a port, not a move"):
+            step()
+    with pytest.raises(RefusedError, match="fit for a move, not a port"):
+        moved.present_port()
+
+
+def test_a_target_written_down_by_an_older_daemon_is_for_a_move() -> None:
+    target = Target.of(KNOWN, "rxe", os.makedev(231, 192))
+    plain = msgspec.to_builtins(target)
+    del plain["step"], plain["port"]
+    assert msgspec.convert(plain, Target) == target
