@@ -54,7 +54,9 @@ class Driver(msgspec.Struct, frozen=True):
             return f"{self.name}: another UDP source port was never tried on hardware: rdma.steer.unproven allows it"
         if self.udp_port in ("tried", "published"):
             return ""
-        return f"{self.name}: another UDP source port is {self.udp_port!r} in the table of drivers: {self.why}"
+        if self.udp_port == "no":
+            return f"{self.name}: takes no other UDP source port while it runs"
+        return f"{self.name}: whether it takes another UDP source port is not known"
 
 
 def _numbers(kernel: str) -> tuple[int, int]:

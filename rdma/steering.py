@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from rdma import mlx5
 from rdma.drivers import Driver
 from rdma.flows import Flow
 
@@ -14,7 +15,8 @@ from rdma.flows import Flow
 class Setting(msgspec.Struct, frozen=True):
     """What the daemon may and can do here. `labels`, `routes`: rungs 1 and 2, empty, or why not; `vrf`: name of the VRF
     device that it steers in; `device`: RDMA device -> its network devices; `live_qps`: why queue pairs are not moved,
-    empty when they may be. `ways`: the uplinks that routes to an address can choose from. `kernel`: uname(1)."""
+    empty when they may be. `ways`: the uplinks that routes to an address can choose from. `kernel`: uname(1).
+    `unproven`: as in `Driver.refuses_port`."""
 
     labels: str
     routes: str
@@ -23,14 +25,16 @@ class Setting(msgspec.Struct, frozen=True):
     live_qps: str
     ways: Callable[[str], tuple[str, ...]]
     kernel: str = os.uname().release
+    unproven: bool = False
 
 
 def rungs(flow: Flow, driver: Driver, setting: Setting) -> dict[str, str]:
-    """`label`, `route`, `planned` -> empty when it can move this flow, else why not."""
+    """`label`, `route`, `planned`, `port` -> empty when it can move this flow, else why not."""
     return {
         "label": _label(flow, driver, setting),
         "route": _route(flow, driver, setting),
         "planned": _planned(flow, driver, setting),
+        "port": _port(flow, driver, setting),
     }
 
 
@@ -68,3 +72,18 @@ def _planned(flow: Flow, driver: Driver, setting: Setting) -> str:
     if flow.qp.state != "RTS":
         return f"it only answers (state {flow.qp.state}) and cannot be stopped"
     return ""
+
+
+def _port(flow: Flow, driver: Driver, setting: Setting) -> str:
+    """Never empty: the daemon does not do it."""
+    if why := driver.refuses_port(unproven=setting.unproven):
+        return why
+    if setting.live_qps:
+        return setting.live_qps
+    if flow.qp.type not in mlx5.TYPES.values():
+        return f"{flow.qp.type} does not take another UDP source port"
+    if flow.place is None:
+        return flow.why
+    if flow.qp.state != "RTS":
+        return f"it only answers (state {flow.qp.state})"
+    return "by hand only: linkpass lab udp-port"

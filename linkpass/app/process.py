@@ -333,7 +333,7 @@ def cleanup(config: Config) -> list[str]:
         try:
             going = moves.restore(undo)
             if going:
-                done.append(f"let {going} stopped queue pair(s) go on ({moves.KIND})")
+                done.append(f"put {going} queue pair(s) back ({moves.KIND})")
             timers = TcpTimerEdge(undo, config.tcp_timers.rto_min_us, config.tcp_timers.rto_max_ms)
             restored = timers.restore()
             if restored:

@@ -92,6 +92,7 @@ class Rdma:
             device={device["name"]: tuple(device["netdevs"]) for device in shown["devices"]},
             live_qps=self.steer_why,
             ways=ways,
+            unproven=self._config.rdma.steer.unproven,
         )
         return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
 
@@ -102,13 +103,7 @@ class Rdma:
     @property
     def steer_why(self) -> str:
         """Why queue pairs of running programs are not moved; empty when they are."""
-        if not self._config.rdma.steer.live_qps:
-            return "rdma.steer.live_qps is off"
-        if self._config.mode != "act":
-            return "mode is observe"
-        if self._flows is None:
-            return "rdma.flows is off"
-        return "" if may_borrow() else "CAP_SYS_PTRACE is missing"
+        return steering_off(self._config)
 
     def ports(self) -> dict[str, Any]:
         shown = self._ports()
@@ -154,3 +149,14 @@ class Rdma:
         address = ipaddress.ip_address(event.peer)
         if any(address in network for network in self._networks):
             self._submit(event)
+
+
+def steering_off(config: Config) -> str:
+    """Why no queue pair of a running program may be changed here; empty when one may."""
+    if not config.rdma.steer.live_qps:
+        return "rdma.steer.live_qps is off"
+    if config.mode != "act":
+        return "mode is observe"
+    if not config.rdma.flows:
+        return "rdma.flows is off"
+    return "" if may_borrow() else "CAP_SYS_PTRACE is missing"

@@ -16,6 +16,7 @@ from linkpass.cli.bench import bench_group
 from linkpass.cli.capture import capture_options
 from linkpass.cli.common import NotPermittedError, TroubleError, WrongInputError, console, json_option, print_json
 from linkpass.cli.demo import demo
+from linkpass.cli.udp_port import udp_port
 
 if TYPE_CHECKING:
     from lab.faults import AnyFault
@@ -40,6 +41,7 @@ def lab_group() -> None:
 
 lab_group.add_command(demo)
 lab_group.add_command(bench_group)
+lab_group.add_command(udp_port)
 
 
 @lab_group.command(epilog="Example: linkpass lab up lab/leaf-spine.clab.yml --name try")

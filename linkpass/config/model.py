@@ -87,6 +87,9 @@ class RdmaSteer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left. Both hosts must allow it. Needs CAP_SYS_PTRACE; which drivers' can be moved says docs/rdma.md."""
     port: int = 3786
     """UDP port on which daemons agree on it."""
+    unproven: bool = False
+    """Allow, too, what an interface promises but no hardware was seen to do: the UDP source port of mlx5. By hand only
+    (`linkpass lab udp-port`), the daemon does not ask for it."""
     patience_s: float = 1.0
     """A queue pair is stopped for so long at most. Keep it below what the program's own timeouts allow."""
 

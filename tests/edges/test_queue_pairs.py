@@ -24,6 +24,7 @@ HERE = Setting(
     ways=lambda _: ("eth1", "eth2"), kernel="6.12.1",
 )  # fmt: skip
 PEER = "fd00:ff::2"
+NO_PORT = "rxe: takes no other UDP source port while it runs"
 NAME = f"writer (pid {os.getpid()}), queue pair 17 of rxe0"
 
 
@@ -134,7 +135,7 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     six, four, unknown = bench.edge.snapshot(HERE)
     assert (six["stands"], six["peer"], six["posted"]) == (True, PEER, 3)
     assert six["left_s"] == pytest.approx(six["gives_up_after_s"] - 0.4)
-    assert six["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off"}
+    assert six["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": NO_PORT}
     assert (four["never_gives_up"], four["gives_up_after_s"], four["left_s"]) == (True, None, None)
     assert four["rungs"]["label"] == "IPv4 has no flow label: use the IPv6 GID"
     assert unknown["rungs"]["label"] == "not permitted" and unknown["peer"] == ""
@@ -144,6 +145,7 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     (elsewhere, _, _) = bench.edge.snapshot(plain)
     assert elsewhere["rungs"] == {
         "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",
+        "port": NO_PORT,
     }  # fmt: skip
 
 

@@ -109,7 +109,10 @@ def moved_on(daemons: GuestDaemons, host: str, before: dict[str, Any]) -> dict[s
 def test_a_drain_takes_a_running_program_to_the_other_rail(lab: NetnsLab, daemons: GuestDaemons, job: RdmaJob) -> None:
     before = {host: flow_of(daemons, host) for host in HOSTS}
     assert before["host1"]["own"] == rails.address(lab, "host1", "eth1")
-    assert before["host1"]["rungs"] == {"label": "", "route": "only eth1 leads to its peer", "planned": ""}
+    port = "rxe: takes no other UDP source port while it runs"
+    assert before["host1"]["rungs"] == {
+        "label": "", "route": "only eth1 leads to its peer", "planned": "", "port": port,
+    }  # fmt: skip
     since_s = time.monotonic()
     daemons.post("host1", "/drain", link="eth1")
 
@@ -157,7 +160,7 @@ def test_what_a_dead_daemon_has_left_standing_goes_on(
     assert json.loads(guests["host1"].run(argv, timeout_s=120, env={"PYTHONPATH": str(ROOT)}).out) == "SQD"
     clean = [sys.executable, "-c", "from linkpass.cli import main; main()", "cleanup", "--config"]
     done = guests["host1"].run([*clean, str(folder / "linkpass.toml")], timeout_s=120, env={"PYTHONPATH": str(ROOT)})
-    assert "let 1 stopped queue pair(s) go on" in done.out, done.err
+    assert "put 1 queue pair(s) back" in done.out, done.err
     assert job.alive
     result = job.stop()
     assert result.whole

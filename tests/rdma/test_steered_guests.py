@@ -72,7 +72,8 @@ def test_the_flow_of_an_unmodified_program_is_shown(
         (flow,) = flows
         assert (flow["device"], flow["peer"], flow["state"]) == (RXE, lab.address(RECEIVER), "RTS")
         assert flow["gives_up_after_s"] == pytest.approx(7 * 4.096e-6 * 2**14)
-        assert flow["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off"}
+        port = "rxe: takes no other UDP source port while it runs"
+        assert flow["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": port}
         (device,) = daemons.view(SENDER)["rdma"]["devices"]
         assert device["netdevs"] == [VRF]
         while not any(

@@ -2,6 +2,6 @@
 
 from linkpass.edges.moves.edge import MoveEdge
 from linkpass.edges.moves.ground import Known
-from linkpass.edges.moves.undoing import KIND, put_back, restore
+from linkpass.edges.moves.undoing import KIND, plain, put_back, restore, target_of
 
-__all__ = ["KIND", "Known", "MoveEdge", "put_back", "restore"]
+__all__ = ["KIND", "Known", "MoveEdge", "plain", "put_back", "restore", "target_of"]

@@ -1,4 +1,6 @@
-"""Queue pairs that are stopped, in the undo journal: written down before they are, struck out when they run again."""
+"""Queue pairs that are stopped, in the undo journal: written down before they are, struck out when they run again.
+
+Or that were given another UDP source port, until they have the old one again."""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Undo(Protocol):
 
 
 def restore(undo: Undo) -> int:
-    """Queue pairs that were stopped by a daemon that is gone go on; how many."""
+    """Queue pairs that were stopped by a daemon that is gone go on; those with another UDP source port get the old one.
+    How many."""
     pending = dict(reversed(undo.pending(KIND).items()))
     fine = [number for number, put in zip(pending, put_back(list(pending.values())), strict=True) if put]
     undo.done(fine)
