@@ -1,10 +1,10 @@
 """Runs in a guest: asks this project's `rdma` package and prints the answer as JSON.
 
-    guest_tool.py devices | queue-pairs | ethernet | watch PID TIMER | stop PID FOLDER
+    guest_tool.py devices | queue-pairs | ethernet | watch PID TIMER | stop PID FOLDER | port PID FOLDER
 
 `watch` looks at a program's queue pairs in all the ways that there are, in one go: under emulation a start of Python
 takes longer than all of them. `stop` is a daemon that dies after it has stopped a queue pair: it is in the undo journal
-in FOLDER, and stands."""
+in FOLDER, and stands. `port` asks for another UDP source port in all the ways that there are."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import time
 
 import msgspec
 
+from linkpass.app.udp_port import change
+from linkpass.config import Config
+from linkpass.config.model import Journal, Rdma, RdmaSteer
 from linkpass.edges.moves.undoing import KIND, plain
 from linkpass.edges.undo import UndoJournal
-from rdma import uverbs
+from rdma import mlx5, uverbs
 from rdma.borrowed import borrowed, device_number, start_ticks
 from rdma.counters.reading import PortReader
 from rdma.devices import devices
@@ -23,7 +26,7 @@ from rdma.ethernet.reading import physical
 from rdma.ethernet.watch import Netdevs
 from rdma.flows import FlowTable
 from rdma.nldev import Nldev
-from rdma.remote_qp import RemoteQp, Target
+from rdma.remote_qp import RefusedError, RemoteQp, Target
 
 RXE = uverbs.DRIVER_IDS["rxe"]
 
@@ -83,6 +86,33 @@ def stop(pid: int, folder: str) -> str:
         return uverbs.query(files[target.file], target.handle, RXE).state
 
 
+def port(pid: int, folder: str) -> dict[str, object]:
+    """What is said to it: to the call as it is for mlx5, to one of this device's own driver, and by hand."""
+    with Nldev() as kernel:
+        (flow,) = [one for one in FlowTable(kernel).look(time.monotonic()) if one.qp.pid == pid]
+    number = device_number("rxe0")
+    assert number is not None
+    assert flow.place is not None
+    said: dict[str, object] = {}
+    with borrowed(pid, flow.started, number) as files:
+        fd, handle = files[flow.place.file], flow.place.handle
+        try:
+            mlx5.set_port(fd, handle, flow.qp.lqpn, 0xC123)
+        except mlx5.CommandError as error:
+            said["as mlx5"] = str(error)
+        try:
+            uverbs.call(fd, RXE, 0x1002, mlx5.attributes(handle, (8, 0), (8, 0)), kind=0x1001)
+        except OSError as error:
+            said["as rxe"] = error.errno
+        said["after"] = uverbs.query(fd, handle, RXE).state
+    steer = RdmaSteer(live_qps=True, unproven=True)
+    try:
+        change(Config(mode="act", journal=Journal(dir=folder), rdma=Rdma(steer=steer)), pid, flow.qp.lqpn)
+    except RefusedError as error:
+        said["by hand"] = str(error)
+    return said
+
+
 def main(argv: list[str]) -> object:
     match argv:
         case ["devices"]:
@@ -95,6 +125,8 @@ def main(argv: list[str]) -> object:
             return netdevs.look(physical(devices()[0].netdevs[0]), time.monotonic)
         case ["watch", pid, timer]:
             return watch(int(pid), int(timer))
+        case ["port", pid, folder]:
+            return port(int(pid), folder)
         case ["stop", pid, folder]:
             return stop(int(pid), folder)
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from guest_pair import Pair, Side
+
+from rdma.mlx5 import refusal
 
 pytestmark = pytest.mark.guests
 LEAST_S = 40
@@ -89,6 +92,7 @@ def test_a_writing_program_is_seen_from_outside(pair: Pair) -> None:
     with writing(pair) as running:
         (there,) = connected(pair.b)
         seen = pair.a.tool("watch", running.client, 20)
+        said = pair.a.tool("port", running.client, "/run/by-hand")
         assert pair.a.guest.wait(running.client, running.seconds + PATIENCE_S) == 0
         assert pair.b.guest.wait(running.server, PATIENCE_S) == 0
     (flow,) = seen["last"]
@@ -104,6 +108,14 @@ def test_a_writing_program_is_seen_from_outside(pair: Pair) -> None:
     (before,), (after,) = seen["before"], seen["after"]
     assert before["is"]["min_rnr_timer"] != 20
     assert (after["is"]["min_rnr_timer"], after["is"]["state"]) == (20, "RTS")
+
+    # What is for mlx5 alone: the kernel knows the call's form and refuses it, we refuse it before.
+    assert said == {
+        "as mlx5": f"port {0xC123}: {refusal(errno.EINVAL, bytes(16))}",
+        "as rxe": errno.EPROTONOSUPPORT,
+        "after": "RTS",
+        "by hand": "rxe: takes no other UDP source port while it runs",
+    }
 
     counted = seen["counters"]
     assert counted["strange"] == []
