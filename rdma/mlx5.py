@@ -71,7 +71,8 @@ STATUS: Final = {
 
 
 class CommandError(Exception):
-    """The device or the kernel refused a command; the text says which and why. Nothing was changed."""
+    """The device or the kernel refused a command; the text says which and why. Nothing was changed, unless the text
+    says that the device did not answer."""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -93,8 +94,9 @@ def next_port(present: int) -> int:
 
 
 def encode_set_port(qpn: int, port: int) -> bytes:
-    """RTS2RTS_QP: this port, and nothing else. As long as libmlx5 sends it (with an empty extension of the context)."""
-    if not 0 <= qpn < 1 << 24 or not FIRST_PORT <= port < 1 << 16:
+    """RTS2RTS_QP: this port (a program may have had one outside RoCE's range), and nothing else. As long as libmlx5
+    sends it, with an empty extension of the context."""
+    if not 0 <= qpn < 1 << 24 or not 0 < port < 1 << 16:
         raise ValueError(f"queue pair {qpn}, UDP source port {port}")
     command = bytearray(MODIFY_BYTES)
     command[0:2] = _RTS2RTS_QP.to_bytes(2)
@@ -171,6 +173,8 @@ def refusal(code: int, answer: bytes) -> str:
             "the kernel refuses: the program's context was opened without DEVX, or the handle is another queue pair's "
             "(or, before Linux 5.18, the device refuses)"
         )
+    if code == errno.ETIMEDOUT:
+        return "the device did not answer in time: it may have done it all the same"
     if code == errno.EBUSY:
         return "the program is in a call on this queue pair: try again"
     return os.strerror(code)

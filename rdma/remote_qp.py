@@ -132,17 +132,23 @@ class RemoteQp:
     def present_port(self) -> int:
         """Its UDP source port, as the device tells it; for the journal. Changes nothing."""
         with self._port() as (_, now):
+            if not now.port:
+                raise RefusedError(f"queue pair {self._target.qpn}: its device tells no UDP source port")
             return now.port
 
     def udp_port(self, port: int) -> int:
-        """Give it another UDP source port while it runs, also with work outstanding; what the device tells of it then.
-        Only its own packets take another way: those of its peer, answers to it included, have a port of their own."""
+        """Give it another UDP source port while it runs, also with work outstanding; what the device tells of it then
+        (0: nothing). Only its own packets take another way: those of its peer, answers included, have their own port.
+        """
         if not self._target.port:
             raise RefusedError(f"queue pair {self._target.qpn}: the port to go back to was not written down")
         with self._port() as (fd, now):
             if now.port != port:
                 mlx5.set_port(fd, self._target.handle, self._target.qpn, port)
-            return mlx5.query(fd, self._target.handle, self._target.qpn).port
+            try:
+                return mlx5.query(fd, self._target.handle, self._target.qpn).port
+            except mlx5.CommandError:
+                return 0
 
     @contextmanager
     def _port(self) -> Iterator[tuple[int, mlx5.Context]]:

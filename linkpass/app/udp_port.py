@@ -27,7 +27,7 @@ from rdma.sysfs import ROOT
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """UDP source ports: `before`, `asked` for, and what the device `told` of it afterwards."""
+    """UDP source ports: `before`, `asked` for, and what the device `told` of it afterwards (0: nothing)."""
 
     flow: str
     peer: str
@@ -51,7 +51,12 @@ def change(config: Config, pid: int, qpn: int, port: int = 0, root: Path = ROOT)
         _tell(config, journal, f"{what}: refused", str(error), "warning")
         raise
     else:
-        _tell(config, journal, f"{what}: {done.before} -> {done.asked}", f"the device tells {done.told} afterwards")
+        _tell(
+            config,
+            journal,
+            f"{what}: {done.before} -> {done.asked}",
+            f"the device tells {done.told or 'none'} then",
+        )
         return done
     finally:
         journal.close()

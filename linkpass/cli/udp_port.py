@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from linkpass.cli.common import TroubleError, config_option, json_option, load_config, print_json
 
@@ -23,6 +22,8 @@ def udp_port(config_path: Path | None, pid: int, qpn: int, port: int | None, *, 
     "act", rdma.steer.live_qps, rdma.steer.unproven). The old port is written down, and put back by `linkpass cleanup`
     or by the next start of the daemon, which must not run meanwhile.
     """
+    import msgspec
+
     from linkpass.app.udp_port import change
     from linkpass.edges.undo import JournalBusyError
     from rdma.nldev import RdmaNetlinkError
@@ -32,7 +33,7 @@ def udp_port(config_path: Path | None, pid: int, qpn: int, port: int | None, *, 
     try:
         done = change(config, pid, qpn, port or 0)
     except (RefusedError, RdmaNetlinkError) as error:
-        raise TroubleError(f"the port is as it was: {error}", "docs/rdma.md says what it takes") from None
+        raise TroubleError(f"refused: {error}", "docs/rdma.md says what it takes") from None
     except JournalBusyError:
         raise TroubleError("the undo journal is a running daemon's", "stop the daemon first") from None
     except OSError as error:
@@ -43,4 +44,4 @@ def udp_port(config_path: Path | None, pid: int, qpn: int, port: int | None, *, 
         click.echo(f"{done.flow}, to {done.peer}: UDP source port {done.before} -> {done.asked}")
         click.echo("  linkpass cleanup puts it back")
     if done.told != done.asked:
-        raise TroubleError(f"the device still tells port {done.told}", "look at its packets")
+        raise TroubleError(f"the device tells another port afterwards: {done.told or 'none'}", "look at its packets")

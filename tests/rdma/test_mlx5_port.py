@@ -91,7 +91,7 @@ def test_the_fields_lie_where_the_layouts_say() -> None:
     assert command == put(464, (OPCODE, 16, 0x505), (QPN_AT, 24, QPN), (MASK, 64, 4), (UDP_SPORT, 16, PORT))
 
 
-@given(st.integers(0, (1 << 24) - 1), st.integers(0xC000, 0xFFFF))
+@given(st.integers(0, (1 << 24) - 1), st.integers(1, 0xFFFF))
 def test_every_port_arrives_and_nothing_else_changes(qpn: int, port: int) -> None:
     command = mlx5.encode_set_port(qpn, port)
     assert (field(command, QPN_AT, 24), field(command, UDP_SPORT, 16)) == (qpn, port)
@@ -103,7 +103,7 @@ def test_every_port_arrives_and_nothing_else_changes(qpn: int, port: int) -> Non
     assert without == rest
 
 
-@pytest.mark.parametrize(("qpn", "port"), [(1 << 24, 0xC000), (-1, 0xC000), (1, 0xBFFF), (1, 1 << 16), (1, 4791)])
+@pytest.mark.parametrize(("qpn", "port"), [(1 << 24, 0xC000), (-1, 0xC000), (1, 0), (1, 1 << 16)])
 def test_what_no_queue_pair_can_have_is_not_encoded(qpn: int, port: int) -> None:
     with pytest.raises(ValueError, match="UDP source port"):
         mlx5.encode_set_port(qpn, port)
@@ -178,6 +178,7 @@ def test_an_answer_that_is_in_no_table_is_said_by_its_number() -> None:
         (errno.EPROTONOSUPPORT, "has no DEVX"),
         (errno.EOPNOTSUPP, "opened without DEVX"),
         (errno.EINVAL, "opened without DEVX, or the handle is another queue pair's"),
+        (errno.ETIMEDOUT, "may have done it all the same"),
         (errno.EBUSY, "in a call on this queue pair"),
         (errno.ENODEV, "No such device"),
     ],
