@@ -10,18 +10,21 @@ through none can be moved so: what is outstanding there is never answered.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TypeVar
 
-from linkpass.core import roce
+from linkpass.core import crowd, roce
 from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands, PeerPatience
 from linkpass.core.hosts import witnesses
 from linkpass.core.steer import count_move, grade_uplink
 from linkpass.core.survey import probing_interval_s
 from linkpass.core.world import Tray, World
 
+_T = TypeVar("_T")
+
 FLOWS = "flows "
 """Wishes to leave an uplink are called `flows UPLINK`; their value is `("leave",)`, or nothing."""
-MOST_KEPT = 4096
+MOST_KEPT = 16384
+"""Flows of which it is remembered what was last said."""
 AGAIN_S = 2.0
 """What could not be moved is tried again no sooner: every attempt holds its program up."""
 
@@ -34,10 +37,14 @@ def on_stands(world: World, tray: Tray, event: FlowStands, now_s: float) -> None
         return
     cause = cause or (said[1] if said is not None else "") or world.incident(now_s)
     world.standing[event.flow] = kind, cause
+    _bound(world.standing)
     name = world.table.peer(event.peer).title()
     left = f", its transport gives up in {event.left_s:.1f} s at the earliest" if event.left_s is not None else ""
     what = f"{event.flow} to {name} stands: {kind}"
-    tray.record(cause, what, f"nothing new sent for {event.silent_s:.2f} s{left}; {why}", element=name, level="warning")
+    why = f"nothing new sent for {event.silent_s:.2f} s{left}; {why}"
+    crowd.tell(
+        world, tray, now_s, cause=cause, peer=name, all_of_them=f"stand: {kind}", what=what, why=why, level="warning"
+    )
 
 
 def on_goes(world: World, tray: Tray, event: FlowGoes, now_s: float) -> None:
@@ -45,7 +52,17 @@ def on_goes(world: World, tray: Tray, event: FlowGoes, now_s: float) -> None:
     if said is not None:
         name = world.table.peer(event.peer).title()
         what, why = ("has ended", "its queue pair is gone") if event.ended else ("goes on", "it sends again")
-        tray.record(said[1], f"{event.flow} to {name} {what}", why, element=name)
+        many = "have ended" if event.ended else "go on"
+        crowd.tell(
+            world,
+            tray,
+            now_s,
+            cause=said[1],
+            peer=name,
+            all_of_them=many,
+            what=f"{event.flow} to {name} {what}",
+            why=why,
+        )
 
 
 def decide(world: World, tray: Tray, now_s: float) -> None:
@@ -93,17 +110,25 @@ def on_moved(world: World, tray: Tray, event: FlowMoved, now_s: float) -> None:
         return  # tried again, with the same end
     else:
         world.kept[event.flow] = event.why
-        if len(world.kept) > MOST_KEPT:
-            del world.kept[next(iter(world.kept))]
+        _bound(world.kept)
     cause = event.for_cause or world.incident(now_s)
     name = world.table.peer(event.peer).title()
     if event.moved:
         count_move(world, cause, "away")
         what = f"moved {event.flow} to {name} to other addresses, it stood for {event.took_s * 1e3:.0f} ms"
+        many = "were moved to other addresses"
     else:
-        what = f"{event.flow} to {name} stays where it is"
-    level: Literal["info", "warning"] = "info" if event.moved else "warning"
-    tray.record(cause, what, event.why, rung=2, element=name, level=level)
+        what, many = f"{event.flow} to {name} stays where it is", "stay where they are"
+    crowd.tell(
+        world, tray, now_s, cause=cause, peer=name, all_of_them=many, what=what, why=event.why, rung=2,
+        level="info" if event.moved else "warning",
+    )  # fmt: skip
+
+
+def _bound(said: dict[str, _T]) -> None:
+    """Of flows that come and go by the thousand the oldest is forgotten."""
+    if len(said) > MOST_KEPT:
+        del said[next(iter(said))]
 
 
 def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from linkpass.core import crowd, flows, health, hosts, ports, roce, steer, survey
 from linkpass.core import events as ev
-from linkpass.core import flows, health, hosts, ports, roce, steer, survey
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
@@ -264,6 +264,7 @@ class Core:
             self._desk.tick(now_s)
         if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
             hosts.judge(self.world, self._tray, now_s)
+        crowd.tick(self.world, self._tray, now_s)
         if self.world.acting:
             for wish in self.world.wishes.values():
                 if wish.in_flight is not None and wish.answer_by_s <= now_s and wish.failed(wish.in_flight, now_s):
@@ -344,6 +345,7 @@ class Core:
         yield from world.clean_at_s.values()
         yield from self._desk.deadlines()
         yield from hosts.deadlines(world)
+        yield from crowd.deadlines(world)
         for wish in world.wishes.values():
             if wish.due_at_s is not None and world.acting:
                 yield wish.due_at_s

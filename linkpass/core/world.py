@@ -7,6 +7,7 @@ from typing import Literal
 
 from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
+from linkpass.core.crowd import Crowd
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
 from linkpass.core.events import RoceEvidence
@@ -91,6 +92,8 @@ class World:
         """Queues of RDMA devices whose datagrams fail, by name -> what was last said of them, and its cause."""
         self.kept: dict[str, str] = {}
         """RDMA flows that could not be moved -> why, as last said."""
+        self.crowds: dict[tuple[str, str], Crowd] = {}
+        """(cause, what is said of several flows) -> how many were named, and how many only counted."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None
