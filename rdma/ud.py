@@ -18,11 +18,13 @@ import math
 import secrets
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from rdma import gid_table, verbs
+from rdma.allowance import Allowance
 from rdma.completions import Completion, Completions, make
 from rdma.devices import Gid
 
@@ -33,10 +35,13 @@ GRH_BYTES: Final = 40
 RECEIVES: Final = 512
 """Datagrams that may wait to be read: a quarter of a second of the most that a host may be sent by default."""
 SENDS: Final = 64
-ROUTES: Final = 256
+ROUTES: Final = 1024
+"""Handles that are kept: more than a host asks, or each question would make one anew."""
 NO_WAY_S: Final = 10.0
-"""A route without a handle is not tried again for so long: the kernel may wait a second for a neighbour's address
-(`rdma_addr_find_l2_eth_by_grh` of drivers/infiniband/core/addr.c), and everything else waits with it."""
+NO_WAY_MAX_S: Final = 640.0
+"""A route without a handle is not tried again for so long; twice as long each time."""
+TRY_AGAIN_SHARE: Final = 1 / 100
+"""Of the time, for routes that had none before: they take nothing from those that are new."""
 _STRIDE: Final = 256
 
 
@@ -73,8 +78,8 @@ class Left(NamedTuple):
 class UdPort:
     """`open`, then `poll` whenever `fileno` is readable (or, when it is None, often). Used by one thread."""
 
-    def __init__(self, device: str, port: int = 1) -> None:
-        self.device, self.port = device, port
+    def __init__(self, device: str, port: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self.device, self.port, self._clock = device, port, clock
         self.qpn = self.qkey = 0
         self.broken = ""
         """Why it has to be opened anew; empty while it works."""
@@ -92,8 +97,9 @@ class UdPort:
         self._token_of: dict[int, int] = {}
         self._next_token = 0
         self._handles: OrderedDict[Route, Any] = OrderedDict()
-        self._no_way: dict[Route, float] = {}
-        """Routes that had no handle -> when (CLOCK_MONOTONIC)."""
+        self._no_way: dict[Route, tuple[float, float]] = {}
+        """Routes that had no handle -> until when they are not tried (`clock`), and how long that pause is."""
+        self._making, self._again = Allowance(), Allowance(TRY_AGAIN_SHARE)
 
     # life
     def open(self) -> None:
@@ -154,12 +160,13 @@ class UdPort:
         return gid_table.read(self._context).get(self.port, ())
 
     def forget_routes(self) -> None:
-        """Our own addresses have moved: handles of routes hold on to the old ones."""
+        """Our own addresses have moved: handles of routes hold on to the old ones. What their making may cost is not
+        forgotten: a port that flaps would pay it anew each time."""
         for handle in self._handles.values():
             with contextlib.suppress(Exception):
                 handle.close()
         self._handles.clear()
-        self._no_way.clear()
+        self._no_way = dict.fromkeys(self._no_way, (-math.inf, NO_WAY_S / 2))
 
     # datagrams
     @property
@@ -176,7 +183,7 @@ class UdPort:
 
     def send(self, payload: bytes, route: Route, qpn: int, qkey: int) -> int | None:
         """Post one datagram of BYTES. A number for it; None when it cannot be sent now (all slots taken, no such
-        address, broken)."""
+        address, broken, or too much time has gone into new routes: `Allowance`)."""
         if not self._free or self.broken or len(payload) != BYTES:
             return None
         handle = self._handle(route)
@@ -230,7 +237,10 @@ class UdPort:
         if handle is not None:
             self._handles.move_to_end(route)
             return handle
-        if time.monotonic() - self._no_way.get(route, -math.inf) < NO_WAY_S:
+        begun_s = self._clock()
+        until_s, pause_s = self._no_way.get(route, (-math.inf, NO_WAY_S / 2))
+        allowance = self._again if route in self._no_way else self._making
+        if begun_s < until_s or not allowance.left(begun_s):
             return None
         addr = self._pyverbs.addr
         way = addr.GlobalRoute(
@@ -242,8 +252,11 @@ class UdPort:
         except self._pyverbs.pyverbs_error.PyverbsError:
             if len(self._no_way) >= ROUTES:
                 self._no_way.clear()
-            self._no_way[route] = time.monotonic()
+            pause_s = min(2 * pause_s, NO_WAY_MAX_S)
+            self._no_way[route] = self._clock() + pause_s, pause_s
             return None
+        finally:
+            allowance.spend(begun_s, self._clock())
         self._no_way.pop(route, None)
         self._handles[route] = handle
         if len(self._handles) > ROUTES:  # more than slots: nothing is under way over the oldest
