@@ -35,6 +35,7 @@ from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
 from linkpass.edges.traces import TraceEdge
 from linkpass.edges.undo import UndoJournal
+from linkpass.faults import Faults
 from linkpass.wire.probe import Signer
 from rdma.moving import Patience
 
@@ -74,6 +75,7 @@ class Agent:
         self.journal = journal
         self.notes: list[str] = []
         self.closed = False
+        self._faults = Faults()
         self.off: dict[int, str] = {}
         """Rungs that cannot be used here, and why."""
         self.attends = False
@@ -165,9 +167,10 @@ class Agent:
     def poll(self) -> None:
         """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
         now_s = self._clock.now_s()
-        if self._sockets is not None:
-            self._sockets.poll(now_s, self._also_active())
-            self._tune()
+        with self._faults.caught("looking at sockets"):
+            if self._sockets is not None:
+                self._sockets.poll(now_s, self._also_active())
+                self._tune()
         self._try(self._watch.resolve_gateways)
         if self._moves is not None:
             self._try(self._moves.listen)
@@ -221,6 +224,12 @@ class Agent:
     def roce(self) -> RoceProbes | None:
         """Datagrams through RDMA devices, where they are configured."""
         return self.probes.roce if self.probes is not None else None
+
+    @property
+    def faults(self) -> int:
+        """Faults of linkpass itself that were met here; the log has each."""
+        of_driver = self.driver.faults if self.driver is not None else 0
+        return self._faults.count + of_driver + (self.roce.faults if self.roce is not None else 0)
 
     @property
     def first_verdict_at_s(self) -> float | None:
@@ -422,12 +431,13 @@ class Agent:
         asyncio.get_running_loop().call_soon(self._try, work)
 
     def _try(self, work: Callable[[], None]) -> None:
-        """In the agent's namespace, for what may need a new socket or process there."""
-        try:
-            with self.namespace:
-                work()
-        except (OSError, RuntimeError) as error:
-            logger.warning("refresh failed", error=str(error))
+        """In the agent's namespace, for what may need a new socket or process there. Raises nothing."""
+        with self._faults.caught("work in a network namespace"):
+            try:
+                with self.namespace:
+                    work()
+            except (OSError, RuntimeError) as error:
+                logger.warning("refresh failed", error=str(error))
 
     def _refresh(self) -> None:
         """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other

@@ -23,6 +23,7 @@ from linkpass.app.agent import Agent, journal_folder
 from linkpass.app.namespace import Namespace
 from linkpass.app.picture import netns_rows, picture
 from linkpass.app.rdma import Rdma
+from linkpass.app.undoing import undo_journal
 from linkpass.config import Config
 from linkpass.core.events import Event
 from linkpass.edges import moves
@@ -33,6 +34,7 @@ from linkpass.edges.kernel.routes import RouteEdge
 from linkpass.edges.notify import Notifier
 from linkpass.edges.tcp_timers import KIND, TcpTimerEdge
 from linkpass.edges.undo import UndoJournal
+from linkpass.faults import Faults
 
 TICK_S = 1.0
 REALTIME_PRIORITY = 5
@@ -66,6 +68,7 @@ class Daemon:
             lambda: self._agents[0].roce if self._agents else None,
         )  # fmt: skip
         self._agents: list[Agent] = []
+        self._faults = Faults()
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []
         self._links: tuple[str, ...] | None = None
@@ -157,25 +160,29 @@ class Daemon:
         """Namespaces that have ended are let go, those that have begun are attended."""
         for agent in [one for one in self._agents if one.namespace.gone]:
             logger.info("a network namespace has ended", netns=agent.namespace.name)
-            agent.close()
             self._agents.remove(agent)
+            with self._faults.caught("letting a network namespace go"):
+                agent.close()
         attended = {agent.namespace.name for agent in self._agents}
         for name in self.config.netns:
             if os.path.basename(name) not in attended:
-                self._attend(name)
+                with self._faults.caught("attending a network namespace"):
+                    self._attend(name)
 
     def _open_timers(self) -> None:
         if self.config.mode != "act":
             return
-        self._undo = UndoJournal(journal_folder(self.config))
+        self._undo = undo_journal(journal_folder(self.config))
         self._undo.open()
+        self._notes += self._undo.unread
         timers = self.config.tcp_timers
-        if going := moves.restore(self._undo):
-            logger.warning("queue pairs that an earlier run had stopped go on", count=going)
+        with self._faults.caught("putting queue pairs back"):
+            if going := moves.restore(self._undo):
+                logger.warning("queue pairs that an earlier run had stopped go on", count=going)
         self._timers = TcpTimerEdge(self._undo, timers.rto_min_us, timers.rto_max_ms)
-        restored = self._timers.restore()
-        if restored:
-            logger.info("restored what an earlier run had changed", sockets=restored)
+        with self._faults.caught("putting TCP timers back"):
+            if restored := self._timers.restore():
+                logger.info("restored what an earlier run had changed", sockets=restored)
         if not timers.enabled:
             self._timers = None
             return
@@ -203,26 +210,35 @@ class Daemon:
             async with asyncio.timeout(TICK_S):
                 await stop.wait()
         except TimeoutError:
-            self._visit()
-            for agent in self._agents:
-                agent.poll()
-            for line in self._rdma.poll():
-                logger.warning(line)
+            self._turn()
             notifier.watchdog()
 
-    def _close(self) -> None:
-        self._rdma.close()
+    def _turn(self) -> None:
+        """Once a second. A fault of ours in one part must not keep the others from their work."""
+        with self._faults.caught("looking for network namespaces"):
+            self._visit()
         for agent in self._agents:
-            agent.close()
-        if self._timers is not None:
-            self._timers.close()
-        if self._undo is not None:
-            self._undo.close()
-        self._journal.close()
+            with self._faults.caught("a turn of an agent"):
+                agent.poll()
+        with self._faults.caught("a turn of RDMA"):
+            for line in self._rdma.poll():
+                logger.warning(line)
+
+    def _close(self) -> None:
+        """Whatever one end meets, the others come to theirs: traffic is handed back."""
+        ends = [self._rdma.close, *(agent.close for agent in self._agents)]
+        ends += [one.close for one in (self._timers, self._undo) if one is not None]
+        for end in (*ends, self._journal.close):
+            with self._faults.caught("the end of a part"):
+                end()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            with self._faults.caught("work in the background"):
+                await work
+
         assert self._tasks is not None
-        self._tasks.create_task(work)
+        self._tasks.create_task(guarded())
 
     def _names(self) -> dict[str, str]:
         """Address -> name, from the configuration's table and file; addresses as `ipaddress` prints them."""
@@ -238,7 +254,7 @@ class Daemon:
     def _all_notes(self) -> list[str]:
         refused = [f"network namespace {name}: {why}" for name, why in self._refused.items()]
         attended = {agent.namespace.name for agent in self._agents} | self._refused.keys()
-        faults = sum(agent.driver.faults for agent in self._agents if agent.driver is not None)
+        faults = self._faults.count + sum(agent.faults for agent in self._agents)
         waited = [name for name in self.config.netns if os.path.basename(name) not in attended]
         return [
             *self._notes,
@@ -246,7 +262,7 @@ class Daemon:
             *refused,
             *(f"network namespace {name}: not there yet" for name in waited),
             *(
-                [f"{faults} command(s) met a fault of linkpass itself: see the log, and please report it"]
+                [f"{faults} command(s) or turn(s) met a fault of linkpass itself: see the log, and please report it"]
                 if faults
                 else []
             ),
@@ -328,8 +344,9 @@ def cleanup(config: Config) -> list[str]:
     done: list[str] = []
     folder = Path(config.journal.dir)
     if folder.is_dir():
-        undo = UndoJournal(folder)
+        undo = undo_journal(folder)
         undo.open()
+        done += undo.unread
         try:
             going = moves.restore(undo)
             if going:

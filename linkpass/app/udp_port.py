@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from linkpass.app.rdma import steering_off
+from linkpass.app.undoing import undo_journal
 from linkpass.config import Config
 from linkpass.core.commands import Record
 from linkpass.edges import moves
@@ -41,7 +42,10 @@ def change(config: Config, pid: int, qpn: int, port: int = 0, root: Path = ROOT)
     OSError, JournalBusyError while a daemon runs."""
     if why := steering_off(config):
         raise RefusedError(why)
-    undo, journal = UndoJournal(config.journal.dir), JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
+    undo, journal = (
+        undo_journal(config.journal.dir),
+        JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes),
+    )
     undo.open()
     journal.open()
     what = f"another UDP source port for queue pair {qpn} of process {pid}, by hand"

@@ -197,6 +197,16 @@ class TcpTimerEdge:
             self._undo.done(numbers)
 
 
+def read(change: Plain) -> Plain:
+    """A change of ours, of the undo journal, if it has all that putting back needs: ints of 64 bits. Raises ValueError
+    for any other."""
+    for name in ("pid", "started", "fd", "inode", "cookie", "option", "old", "new"):
+        value = change.get(name)
+        if not isinstance(value, int) or not 0 <= value < 1 << 64:
+            raise ValueError(f"{name} is {value!r}")
+    return change
+
+
 def put_back(changes: Sequence[Plain], on_socket: Callable[[int], None] = lambda _: None) -> list[bool]:
     """Set the old values of changes (of the undo journal) where ours still stand. True: done, or the socket is gone.
 

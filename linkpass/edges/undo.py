@@ -2,7 +2,11 @@
 
 A change is written here before it is made, so that after any death of the daemon the next start, or `linkpass cleanup`,
 puts the old value back. One JSON line for a change (`id`, `boot`, `kind`, `change`), one for its end (`done`). The
-kernel's own state ends with the boot: entries of an earlier one are void.
+kernel's own state ends with the boot: entries of an earlier one are void. For the same reason the file is written anew
+without waiting for the disk: what a machine that dies then loses of it is void at its next start.
+
+Entries that whoever undoes them cannot read (another version of linkpass wrote them, a disk spoilt them) are named and
+stay in the file; nobody is asked to undo them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,10 @@ Restorer = Callable[[Sequence[Plain]], Sequence[bool]]
 """Puts old values back. For each change: True when it is undone or its object is gone, False when it must be kept."""
 
 
+Reader = Callable[[Plain], object]
+"""Raises LookupError, TypeError or ValueError for a change that it cannot read (msgspec's errors are ValueErrors)."""
+
+
 class JournalBusyError(OSError):
     """Another daemon has the journal."""
 
@@ -40,8 +48,16 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 class UndoJournal:
     """Constructed with the folder; `open` reads what an earlier run has left."""
 
-    def __init__(self, folder: str | Path, boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> None:
+    def __init__(
+        self, folder: str | Path, boot_id: Path = Path("/proc/sys/kernel/random/boot_id"),
+        readers: Mapping[str, Reader] | None = None,
+    ) -> None:  # fmt: skip
+        """`readers`: by kind; a change that one of them cannot read is set aside by `open`."""
         self.path = Path(folder) / NAME
+        self._readers = readers or {}
+        self.unread: list[str] = []
+        """What was set aside, in words."""
+        self._aside: list[_Line] = []
         self._boot_id = boot_id
         self._boot = ""
         self._fd: int | None = None
@@ -56,6 +72,7 @@ class UndoJournal:
         self._fd = self._locked()
         try:
             self._read()
+            self._set_aside()
             self._rewrite()
         except OSError:
             self.close()
@@ -65,7 +82,7 @@ class UndoJournal:
         """An empty journal leaves no file behind; one with changes in it waits for the next start."""
         if self._fd is None:
             return
-        if not self._pending:
+        if not self._pending and not self._aside:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = None
@@ -74,7 +91,7 @@ class UndoJournal:
         """Write changes down before they are made; their numbers. Raises OSError: then they must not be made.
 
         `sync` waits for the disk. Without, an entry survives the daemon's death but perhaps not the machine's: enough
-        for what does not survive the machine either, and it never makes the caller wait for a slow disk."""
+        for what does not survive the machine either, and the caller does not wait until a slow disk has it."""
         lines = [
             _Line(id=self._next_id + offset, boot=self._boot, kind=kind, change=dict(change))
             for offset, change in enumerate(changes)
@@ -85,14 +102,15 @@ class UndoJournal:
         return [line.id for line in lines]
 
     def done(self, numbers: Sequence[int]) -> None:
-        """These changes are undone, or their object is gone. A failing disk costs nothing: undoing twice is safe."""
+        """These changes are undone, or their object is gone. A failing disk costs nothing: undoing twice is safe.
+        Nor does a slow one: nothing here waits for it."""
         ended = tuple(number for number in numbers if self._pending.pop(number, None))
         if not ended or self._fd is None:
             return
         self._ended += len(ended)
         with contextlib.suppress(OSError):
             if self._ended > COMPACT_LINES:
-                self._rewrite()
+                self._rewrite(sync=False)
             else:
                 self._append([_Line(done=ended)], sync=False)
 
@@ -142,16 +160,32 @@ class UndoJournal:
         """A line that a crash has cut is left out: its change was not made yet."""
         decoder = msgspec.json.Decoder(_Line)
         self._pending.clear()
+        spoilt = 0
         for text in self.path.read_bytes().splitlines():
             try:
                 line = decoder.decode(text)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                spoilt += 1
                 continue
             self._next_id = max(self._next_id, line.id + 1)
             for number in line.done:
                 self._pending.pop(number, None)
             if line.kind and line.boot == self._boot:
                 self._pending[line.id] = line
+        self.unread = [f"{self.path}: {spoilt} line(s) cannot be read and are left out"] if spoilt else []
+
+    def _set_aside(self) -> None:
+        self._aside.clear()
+        for line in list(self._pending.values()):
+            reader = self._readers.get(line.kind)
+            if reader is None:
+                continue
+            try:
+                reader(line.change)
+            except (LookupError, TypeError, ValueError) as error:
+                self._aside.append(self._pending.pop(line.id))
+                why = f"{type(error).__name__}: {error}"
+                self.unread.append(f"{self.path}: entry {line.id} ({line.kind}) cannot be read, nor undone: {why}")
 
     def _append(self, lines: Sequence[_Line], *, sync: bool) -> None:
         if self._fd is None:
@@ -165,14 +199,14 @@ class UndoJournal:
         if sync:
             os.fsync(self._fd)
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, *, sync: bool = True) -> None:
         """The file with pending changes alone, in one step: at any moment the old or the new one is there."""
         new = self.path.with_name(NAME + ".new")
         fd = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         old, self._fd = self._fd, fd
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._append(list(self._pending.values()), sync=True)
+            self._append([*self._aside, *self._pending.values()], sync=sync)
             os.replace(new, self.path)
         except OSError:
             self._fd = old

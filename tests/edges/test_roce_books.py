@@ -6,6 +6,7 @@ import ipaddress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from linkpass.core.settings import CoreSettings, Detection
 from linkpass.edges.metrics import exposition
@@ -156,6 +157,55 @@ async def test_without_a_device_there_are_no_datagrams_and_one_line_says_so(tmp_
     made.set_flows([RoceFlow("mlx5_0", 1, 3, "fd00:ff::3", 104, 0)])
     made.reread("mlx5_0")
     assert (made.rows(), made.why) == ([], NO_PORT)
+    made.close()
+
+
+async def test_a_fault_in_one_turn_is_named_and_the_next_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    books, signer = Books(CoreSettings(host="host1", address="fd00:ff::1")), probe.Signer(b"k")
+    made = RoceProbes(
+        books, Sender(books, signer, lambda: 1.0), signer, lambda event: None, lambda: 1.0, ["fd00:ff::/64"],
+        Path("/nonexistent"),
+    )  # fmt: skip
+    looks: list[int] = []
+
+    def broken() -> bool:
+        looks.append(1)
+        raise ValueError("not foreseen")
+
+    made.open()
+    monkeypatch.setattr(made._sides, "look_changed", broken)
+    with capture_logs() as logs:
+        for _ in range(3):
+            made._look_s = 0.0
+            made._tick()
+            assert made._timer is not None and not made._timer.cancelled()
+    assert (len(looks), made.faults) == (3, 3)
+    assert made.why == "a fault of linkpass itself, looking at RDMA ports: ValueError: not foreseen"
+    (line,) = logs
+    assert line["exc_info"] and line["doing"] == "looking at RDMA ports"
+    made.close()
+
+
+async def test_a_target_that_cannot_be_asked_keeps_no_other_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    books, signer = Books(CoreSettings(host="host1", address="fd00:ff::1")), probe.Signer(b"k")
+    made = RoceProbes(
+        books, Sender(books, signer, lambda: 1.0), signer, lambda event: None, lambda: 1.0, ["fd00:ff::/64"],
+        Path("/nonexistent"),
+    )  # fmt: skip
+    made.open()
+    asked: list[int] = []
+
+    def ask_one(one: Target, now_s: float) -> None:
+        asked.append(one.key.sl)
+        if one.key.sl == 0:
+            raise KeyError(one.name)
+
+    monkeypatch.setattr(made, "_probe", ask_one)
+    for sl in (0, 1, 2):
+        made._targets[Key("rxe0", 1, OWN, GID, 0, sl)] = target(sl=sl)
+    made._tick()
+    assert (asked, made.faults) == ([0, 1, 2], 1)
+    assert all(one.due_s > 1.0 for one in made._targets.values())
     made.close()
 
 

@@ -156,6 +156,60 @@ def test_undone_in_the_reverse_order_and_what_is_left_is_said(journal: UndoJourn
     again.close()
 
 
+def read_old(change: Plain) -> int:
+    return int(change["old"])
+
+
+def test_an_entry_that_cannot_be_read_is_named_and_kept_and_nobody_is_asked_to_undo_it(journal: UndoJournal) -> None:
+    journal.open()
+    journal.note("a", [{"old": 1}, {"other": 2}, {"old": "three"}])
+    journal.note("b", [{"other": 4}])
+    journal.close()
+    for start in range(2):
+        again = UndoJournal(journal.path.parent, readers={"a": read_old})
+        again.open()
+        assert again.pending("a") == ({1: {"old": 1}} if start == 0 else {})
+        assert again.pending("b") == ({4: {"other": 4}} if start == 0 else {})
+        assert [why.split(": ", 1)[1] for why in again.unread] == [
+            "entry 2 (a) cannot be read, nor undone: KeyError: 'old'",
+            "entry 3 (a) cannot be read, nor undone: ValueError: invalid literal for int() with base 10: 'three'",
+        ]
+        assert again.note("a", [{"old": 5}])[0] > 4
+        again.done([1, 4, *again.pending("a")])
+        again.close()
+    last = reopened(journal)  # one that can read them
+    assert last.pending("a") == {2: {"other": 2}, 3: {"old": "three"}}
+    last.close()
+
+
+def test_a_line_that_is_none_is_named_once(journal: UndoJournal) -> None:
+    journal.open()
+    journal.note("a", [{"old": 1}])
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(b'\xff\xfe\n{"id": "x"}\n')
+    journal.open()
+    assert journal.unread == [f"{journal.path}: 2 line(s) cannot be read and are left out"]
+    assert list(journal.pending("a").values()) == [{"old": 1}]
+    journal.close()
+    journal.open()
+    assert journal.unread == []
+    journal.close()
+
+
+def test_what_is_not_to_wait_for_the_disk_never_does(journal: UndoJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.open()
+    journal.note("sysctl", [{"old": 0}])
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    inode = journal.path.stat().st_ino
+    for number in range(COMPACT_LINES + 1):
+        journal.done(journal.note("sysctl", [{"old": number}], sync=False))
+    assert journal.path.stat().st_ino != inode, "written anew"
+    assert waited == []
+    journal.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(cut=st.integers(0, 400), garbage=st.binary(max_size=40))
 def test_a_cut_or_spoilt_end_costs_only_what_it_hit(

@@ -25,6 +25,7 @@ from linkpass.edges.probes.roce_books import Asked, Hearer, Key, Target, gid_of,
 from linkpass.edges.probes.roce_ports import Side, Sides
 from linkpass.edges.probes.roce_told import Directory
 from linkpass.edges.probes.sending import Sender
+from linkpass.faults import Faults
 from linkpass.wire import probe
 from rdma.sysfs import ROOT
 from rdma.ud import BYTES, Arrived, Route
@@ -55,7 +56,7 @@ class RoceProbes:
         clock: Callable[[], float], prefixes: Iterable[str], root: Path = ROOT,
     ) -> None:  # fmt: skip
         self._books, self._sender, self._signer, self._emit, self._clock = books, sender, signer, emit, clock
-        self._sides = Sides(prefixes, root, self._read)
+        self._sides = Sides(prefixes, root, self._on_readable)
         self._own = gid_of(books.own)
         self._class = books.settings.probing.dscp << 2
         self._interval_s = books.settings.probing.verbs_interval_s
@@ -68,6 +69,7 @@ class RoceProbes:
         self._sequence = 0
         self._look_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._faults = Faults()
         self.refused = 0
         """Datagrams that were not a peer's."""
 
@@ -75,7 +77,8 @@ class RoceProbes:
     def open(self) -> list[str]:
         """What cannot be had, in words."""
         self._books.on_roce = self._on_roce
-        self._sides.look()
+        with self._faults.caught("looking at RDMA ports"):
+            self._sides.look()
         self._look_s = self._clock() + LOOK_S
         self._arm()
         return [self.why] if self.why else []
@@ -90,7 +93,13 @@ class RoceProbes:
     @property
     def why(self) -> str:
         """Why there is nothing, or not all; empty when all is well."""
-        return self._sides.why or ("" if self._sides.any else NO_PORT)
+        fault = f"a fault of linkpass itself, {self._faults.last}" if self._faults.count else ""
+        return fault or self._sides.why or ("" if self._sides.any else NO_PORT)
+
+    @property
+    def faults(self) -> int:
+        """Faults of linkpass itself; the log has each kind."""
+        return self._faults.count
 
     # orders
     def set_flows(self, flows: Iterable[RoceFlow]) -> None:
@@ -158,20 +167,29 @@ class RoceProbes:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
+        """What one port or target meets keeps no other from its turn, and nothing keeps the next tick from coming."""
         self._timer = None
-        now_s = self._clock()
-        for side in self._sides.all():
+        try:
+            now_s = self._clock()
+            for side in self._sides.all():
+                self._on_readable(side)
+            for target in [t for t in self._targets.values() if t.due_s <= now_s]:
+                late_s = now_s - target.due_s
+                target.due_s = now_s + self._interval_s - (late_s if late_s < self._interval_s else 0.0)
+                with self._faults.caught("asking a peer by verbs"):
+                    self._probe(target, now_s)
+            if now_s >= self._look_s:
+                self._look_s = now_s + LOOK_S
+                with self._faults.caught("looking at RDMA ports"):
+                    if self._sides.look_changed():
+                        self._told.tell_all(now_s)
+                    self._plan(now_s)
+        finally:
+            self._arm()
+
+    def _on_readable(self, side: Side) -> None:
+        with self._faults.caught("reading datagrams"):
             self._read(side)
-        for target in [t for t in self._targets.values() if t.due_s <= now_s]:
-            late_s = now_s - target.due_s
-            target.due_s = now_s + self._interval_s - (late_s if late_s < self._interval_s else 0.0)
-            self._probe(target, now_s)
-        if now_s >= self._look_s:
-            self._look_s = now_s + LOOK_S
-            if self._sides.look_changed():
-                self._told.tell_all(now_s)
-            self._plan(now_s)
-        self._arm()
 
     def _probe(self, target: Target, now_s: float) -> None:
         peer = self._books.peers.get(target.peer)

@@ -1,0 +1,15 @@
+"""The undo journal with what the app knows of its kinds: who can read an entry of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from linkpass.edges import moves, tcp_timers
+from linkpass.edges.undo import UndoJournal
+
+READERS = {moves.KIND: moves.target_of, tcp_timers.KIND: tcp_timers.read}
+
+
+def undo_journal(folder: str | Path) -> UndoJournal:
+    """Not open yet. Entries that nobody can read will be set aside: no restorer sees them."""
+    return UndoJournal(folder, readers=READERS)
