@@ -66,6 +66,7 @@ async def test_an_agents_turn_that_fails_ends_neither_the_daemon_nor_the_turns_o
         "looking for network namespaces",
     ]
     assert all(one["exc_info"] for one in logs)
+    assert daemon.faults == 9
     assert "9 command(s) or turn(s) met a fault of linkpass itself" in "".join(daemon._all_notes())
 
 

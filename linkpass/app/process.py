@@ -161,6 +161,7 @@ class Daemon:
         for agent in [one for one in self._agents if one.namespace.gone]:
             logger.info("a network namespace has ended", netns=agent.namespace.name)
             self._agents.remove(agent)
+            self._faults.count += agent.faults
             with self._faults.caught("letting a network namespace go"):
                 agent.close()
         attended = {agent.namespace.name for agent in self._agents}
@@ -251,10 +252,15 @@ class Daemon:
         names.update(self.config.fabric.names)
         return {str(ipaddress.ip_address(address)): name for address, name in names.items()}
 
+    @property
+    def faults(self) -> int:
+        """Faults of linkpass itself since the start."""
+        return self._faults.count + sum(agent.faults for agent in self._agents)
+
     def _all_notes(self) -> list[str]:
         refused = [f"network namespace {name}: {why}" for name, why in self._refused.items()]
         attended = {agent.namespace.name for agent in self._agents} | self._refused.keys()
-        faults = self._faults.count + sum(agent.faults for agent in self._agents)
+        faults = self.faults
         waited = [name for name in self.config.netns if os.path.basename(name) not in attended]
         return [
             *self._notes,
@@ -274,6 +280,7 @@ class Daemon:
         shown = picture(self._agents, self._clock.now_s(), self._started_s)
         shown["notes"] = self._all_notes()
         shown["version"] = __version__
+        shown["faults"] = self.faults
         shown["rdma"] = self._rdma.view(shown["rungs"], self._agents[0].ways_to)
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
@@ -322,7 +329,7 @@ class Daemon:
 
         def seen() -> dict[str, Any]:
             shown = picture(self._agents, self._clock.now_s(), self._started_s)
-            return {**shown, "rdma": self._rdma.view(shown["rungs"], self._agents[0].ways_to)}
+            return {**shown, "faults": self.faults, "rdma": self._rdma.view(shown["rungs"], self._agents[0].ways_to)}
 
         return exposition(seen)
 

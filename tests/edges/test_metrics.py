@@ -28,7 +28,8 @@ def test_promtool_has_no_complaint() -> None:
 
 
 def test_values() -> None:
-    found = samples(sample_view())
+    found = samples({**sample_view(), "faults": 2})
+    assert found["linkpass_faults_total", ()] == 2
     assert found["linkpass_info", ("host1", "act", "0.1.0")] == 1
     assert found["linkpass_cpu_seconds_total", ()] == 12.5
     assert found["linkpass_rung_armed", ("1",)] == 1

@@ -154,6 +154,10 @@ def test_flows_are_counted_for_prometheus(bench: Bench) -> None:
     text = exposition(lambda: {"rdma": {"devices": [], "flows": bench.edge.snapshot(HERE)}}).decode()
     assert 'linkpass_rdma_flows{device="rxe0"} 3.0' in text
     assert 'linkpass_rdma_flows_standing{device="rxe0"} 1.0' in text
+    assert 'linkpass_rdma_flows_stopped{device="rxe0"} 0.0' in text
+    rows = [{**row, "state": "SQD"} for row in bench.edge.snapshot(HERE)[:2]]
+    text = exposition(lambda: {"rdma": {"devices": [], "flows": rows}}).decode()
+    assert 'linkpass_rdma_flows_stopped{device="rxe0"} 2.0' in text
 
 
 def test_a_host_without_rdma_has_one_line_to_say() -> None:

@@ -17,6 +17,7 @@ def _daemon(view: View) -> Iterator[Metric]:
     yield from counter("cpu_seconds", "Processor time that the daemon has used.", (), [((), view.get("cpu_s"))])
     yield from gauge("resident_memory_bytes", "Memory that the daemon holds.", (), [((), view.get("rss_bytes"))])
     yield from counter("moves", "Times that traffic was moved to another path.", (), [((), view.get("moves"))])
+    yield from counter("faults", "Faults of linkpass itself; the log has each kind.", (), [((), view.get("faults"))])
     verdict = [(tuple(text.partition(" ")[::2]), 1) for text in view.get("verdicts") or ()]
     yield from gauge("verdict", "1 for each element that is blamed now.", ("kind", "element"), verdict)
     first = [((), view.get("first_verdict_s"))]

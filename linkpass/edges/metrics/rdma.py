@@ -39,6 +39,7 @@ def _rdma(view: View) -> Iterator[Metric]:
     for name, text, counts in (
         ("rdma_flows", "Connected queue pairs of programs.", lambda row: True),
         ("rdma_flows_standing", "Those that send nothing new though work waits.", lambda row: row["stands"]),
+        ("rdma_flows_stopped", "Those whose send queue is stopped (SQD).", lambda row: row["state"] == "SQD"),
     ):
         of = [((device,), sum(row["device"] == device and counts(row) for row in flows)) for device in devices]
         yield from gauge(name, text, ("device",), of)
