@@ -13,13 +13,13 @@ from typing import Final
 
 SHARE: Final = 1 / 20
 """Of the time."""
-AT_ONCE_S: Final = 0.02
+AT_ONCE_S: Final = 0.05
 """What may be taken at once after a time without."""
 
 
 class Allowance:
     """Times by any clock that does not go back, in seconds. With a share of a twentieth one second taken is a pause of
-    nearly 20 s; handles that take 0.1 ms each are made 200 at once and 500 a second."""
+    19 s; handles that take 0.1 ms each are made 500 at once and 500 a second."""
 
     def __init__(self, share: float = SHARE) -> None:
         self._share = share

@@ -116,7 +116,7 @@ def test_what_was_not_used_is_not_saved_up() -> None:
     allowance = Allowance()
     assert allowance.left(0.0)
     allowance.spend(0.0, 1.0)
-    assert not allowance.left(1.0) and not allowance.left(19.0)
+    assert not allowance.left(1.0) and not allowance.left(18.9)
     assert allowance.left(1.0 + (1.0 - AT_ONCE_S) / SHARE + 0.001)
     assert allowance.left(5000.0)
     allowance.spend(5000.0, 5000.0 + AT_ONCE_S)

@@ -22,6 +22,7 @@ from rdma import completions, ud, verbs
 
 HEAD = struct.Struct("!QB")
 ANSWER_S = 5.0
+NEW_ROUTE_S = 25.0
 CLASSES = (0, 26 << 2)
 
 
@@ -67,8 +68,13 @@ def ask(address: str, how: str, gid: str, qpn: str, qkey: str) -> None:
     for number in range(10):
         route = ud.Route(gid, index, traffic_class=CLASSES[number % 2], flow_label=0x12345)
         body = struct.pack("!III", port.qpn, port.qkey, number).ljust(ud.BYTES - HEAD.size, b"x")
-        begun_s = port.now_s()
-        token = port.send(bytes(HEAD.size) + body, route, int(qpn), int(qkey))
+        end_s = time.monotonic() + NEW_ROUTE_S
+        while True:
+            begun_s = port.now_s()
+            token = port.send(bytes(HEAD.size) + body, route, int(qpn), int(qkey))
+            if token is not None or port.broken or time.monotonic() > end_s:
+                break
+            time.sleep(0.1)  # finding the neighbour took long: the next new route has to wait (`Allowance`)
         left: list[Any] = []
         arrived: list[Any] = []
         while not arrived and port.now_s() < begun_s + ANSWER_S:
