@@ -17,8 +17,10 @@ from linkpass.app.namespace import Namespace
 from linkpass.app.process import Daemon
 from linkpass.config import Config
 from linkpass.config.model import Journal
+from linkpass.core.settings import CoreSettings
 from linkpass.edges import moves, tcp_timers
 from linkpass.edges.notify import Notifier
+from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.undo import UndoJournal
 from linkpass.faults import Faults
 
@@ -113,6 +115,23 @@ def test_one_part_of_an_agents_turn_keeps_no_other_from_its_work(daemon: Daemon)
         made.poll()
         made._try(broken)
     assert (done, made.faults) == (["gateways"], 2)
+
+
+async def test_probing_goes_on_after_a_fault_in_one_part_of_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = CoreSettings(host="host1", address="fd00:ff::1")
+    probes = ProbeEdge(settings, b"k" * 32, lambda event: None, lambda: 5.0)
+    probes._loop = asyncio.get_running_loop()
+    answered: list[float] = []
+    monkeypatch.setattr(probes._listener, "drain", broken)
+    monkeypatch.setattr(probes._sender, "answer", answered.append)
+    with capture_logs() as logs:
+        for turn in (1, 2):
+            probes._tick()
+            assert probes._timer is not None and probes._timer.when() > probes._loop.time()
+            assert (answered, probes.faults) == ([5.0] * turn, turn)
+        probes._on_packet()
+    assert len(logs) == 1 and probes.faults == 3
+    probes._timer.cancel()
 
 
 def test_a_start_goes_on_over_undo_entries_that_nobody_can_read(tmp_path: Path) -> None:

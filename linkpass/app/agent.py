@@ -229,7 +229,7 @@ class Agent:
     def faults(self) -> int:
         """Faults of linkpass itself that were met here; the log has each."""
         of_driver = self.driver.faults if self.driver is not None else 0
-        return self._faults.count + of_driver + (self.roce.faults if self.roce is not None else 0)
+        return self._faults.count + of_driver + (self.probes.faults if self.probes is not None else 0)
 
     @property
     def first_verdict_at_s(self) -> float | None:

@@ -31,12 +31,15 @@ from linkpass.edges.probes.peers import Outgoing, Peer, SentPath
 from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.sending import EXTRA, Sender
 from linkpass.edges.probes.snapshot import ProbeStats, Snapshot, snapshot_of
+from linkpass.faults import Faults
 from linkpass.wire import bpf, probe
 from linkpass.wire.frame import UDP
 
 if TYPE_CHECKING:
     from linkpass.edges.probes.roce import RoceProbes
 
+FAULT_PAUSE_S: Final = 0.01
+"""After a fault of ours the next tick comes no sooner: what was due may be due still."""
 LATE_S: Final = 0.020
 LATE_KEPT: Final = 64
 BLIND_S: Final = 0.2
@@ -93,6 +96,7 @@ class ProbeEdge:
         """When ticks came late, and by how much."""
         self._notice_id = 0
         self.roce: RoceProbes | None = None
+        self._faults = Faults()
         """Datagrams through RDMA devices, once `open_roce` was called."""
 
     @property
@@ -289,7 +293,8 @@ class ProbeEdge:
             self._emit(PeerFiltered(peer=known.address, rule=f"{match} {ports} accept"))
 
     # the tick
-    def _arm(self) -> None:
+    def _arm(self, least_s: float = 0.0) -> None:
+        """For what is due next, in `least_s` at the soonest."""
         loop = self._loop
         if loop is None:
             return
@@ -304,7 +309,7 @@ class ProbeEdge:
                 return
             self._timer.cancel()
         self._armed_s = due_s
-        self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._tick)
+        self._timer = loop.call_later(max(least_s, due_s - self._clock()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -316,8 +321,18 @@ class ProbeEdge:
             if late_s > BLIND_S:
                 self._judge_from_s = now_s
             self._emit(DaemonLate(late_s=late_s))
-        self._listener.drain()
-        self._send_due(now_s)
+        before = self._faults.count
+        with self._faults.caught("hearing probes"):
+            self._listener.drain()
+        with self._faults.caught("sending probes"):
+            self._send_due(now_s)
+        with self._faults.caught("looking after peers and notices"):
+            self._look_after(now_s)
+        with self._faults.caught("answering probes"):
+            self._sender.answer(now_s)
+        self._arm(FAULT_PAUSE_S if self._faults.count > before else 0.0)
+
+    def _look_after(self, now_s: float) -> None:
         if now_s >= self._housekeeping_s:
             self._housekeeping_s = now_s + HOUSEKEEPING_S
             self._judge_silence(now_s)
@@ -326,13 +341,17 @@ class ProbeEdge:
         if now_s >= self._window_s:
             self._window_s = now_s + WINDOW_S
             self._tell_windows(now_s)
-        self._sender.answer(now_s)
-        self._arm()
 
     def _on_packet(self) -> None:
-        self._listener.drain()
-        self._sender.answer(self._clock())
+        with self._faults.caught("hearing probes"):
+            self._listener.drain()
+            self._sender.answer(self._clock())
         self._arm()
+
+    @property
+    def faults(self) -> int:
+        """Faults of linkpass itself, those of datagrams through RDMA devices too; the log has each kind."""
+        return self._faults.count + (self.roce.faults if self.roce is not None else 0)
 
     def _send_due(self, now_s: float) -> None:
         hot = self._books.hot
