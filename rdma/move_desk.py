@@ -26,14 +26,17 @@ OFFER_S: Final = 2.0
 """An offer that nobody takes up is forgotten."""
 REMEMBER_S: Final = 60.0
 """How a move ended is told for so long to a peer that still asks."""
+REST_S: Final = 5.0
+"""A queue pair that was stopped for a peer, and went back, is not stopped for one again sooner."""
 MOST_MOVES: Final = 64
 _MOVING: Final = frozenset({"ask", "drained", "address", "addressed", "go", "back"})
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """A flow as one of its hosts sees it: queue pair numbers, addresses in use. `name`: for people."""
+    """A flow as one of its hosts sees it: RDMA device, queue pair numbers, addresses in use. `name`: for people."""
 
     name: str
+    device: str
     qpn: int
     peer_qpn: int
     own: str
@@ -59,6 +62,7 @@ class Do(msgspec.Struct, frozen=True):
     """A step on the queue pair; `done` is to be called with its end."""
 
     move: int
+    nonce: int
     work: Work
     ends: Ends
     to: Pair
@@ -104,6 +108,8 @@ class _One:
     nonce: int = 0
     offered: tuple[str, ...] = ()
     to: Pair | None = None
+    checked: set[int] = field(default_factory=set)
+    """Steps of the peer's checks that were heard."""
     machine: Move | None = None
     began_s: float = 0.0
     over: bool = False
@@ -121,14 +127,27 @@ class Desk:
         self._new_number = new_number
         self._patience = patience or Patience()
         self._moves: dict[int, _One] = {}
+        self._rest: dict[tuple[str, int], float] = {}
+        """Device and number of queue pairs that went back after a peer had asked -> until when they are left alone."""
 
     @property
     def busy(self) -> bool:
         return any(not one.over for one in self._moves.values())
 
+    @property
+    def in_doubt(self) -> bool:
+        return any(one.machine is not None and one.machine.in_doubt for one in self._moves.values() if not one.over)
+
+    def recall(self, number: int, nonce: int, ends: Ends, to: Pair, now_s: float) -> None:
+        """A move that an earlier run decided upon: a peer that still asks is told."""
+        one = _One(ends, False, now_s + REMEMBER_S, nonce=nonce, to=to, machine=Move.moved("asker"), over=True)
+        self._moves[number] = one
+
     def move(self, ends: Ends, own: Iterable[str], now_s: float) -> tuple[int, list[Out]]:
         """Begin as the asker. `own`: this host's other addresses that would do. Its number, and what is to be done."""
         number = self._new_number()
+        if why := self._busy_with(ends, now_s):
+            return number, [Told(number, ends, "kept", why, None, False, False, 0.0)]
         gids = tuple(own)[:MOST_GIDS]
         one = self._moves[number] = _One(ends, False, now_s + self._patience.whole_s, offered=gids)
         word = Word("prepare", number, asker_qpn=ends.qpn, asked_qpn=ends.peer_qpn, gids=gids)
@@ -146,6 +165,7 @@ class Desk:
         if one.to is None or Pair(own, peer) not in (one.to, one.present) or word.nonce != one.nonce:
             return []
         if one.asked and word.kind == "check" and not one.over:
+            one.checked.add(word.step)
             return [Send(own, peer, Word("checked", word.move, word.nonce, step=word.step))]
         if word.kind in _MOVING:
             return self._moving(word.move, one, word.kind, now_s)
@@ -196,7 +216,7 @@ class Desk:
         if one is not None:  # asked again: the same answer
             return list(one.last) if one.asked and one.machine is None else []
         found = self._ground.find(own, peer, word.asked_qpn, word.asker_qpn)
-        if isinstance(found, str) or (why := self._busy_with(found)):
+        if isinstance(found, str) or (why := self._busy_with(found, now_s)):
             return [_refusal(own, peer, word, found if isinstance(found, str) else why)]
         to = self._ground.pair(found, word.gids)
         if isinstance(to, str):
@@ -206,11 +226,19 @@ class Desk:
         self._moves[word.move] = _One(found, True, now_s + OFFER_S, last=[offer], nonce=nonce, to=to)
         return [offer]
 
-    def _busy_with(self, ends: Ends) -> str:
-        open_ones = [one for one in self._moves.values() if not one.over]
-        if len(open_ones) >= MOST_MOVES:
+    def _busy_with(self, ends: Ends, now_s: float) -> str:
+        """Why no move of it can begin now. An offer that was not taken up is no obstacle: it is withdrawn."""
+        which = ends.device, ends.qpn
+        for number, one in list(self._moves.items()):
+            if (one.ends.device, one.ends.qpn) == which and not one.over:
+                if not one.asked or one.machine is not None:
+                    return "it is being moved already"
+                del self._moves[number]
+        if self._rest.get(which, now_s) > now_s:
+            return "it was stopped for nothing a moment ago"
+        if sum(not one.over for one in self._moves.values()) >= MOST_MOVES:
             return f"{MOST_MOVES} moves are under way already"
-        return "it is being moved already" if any(one.ends.qpn == ends.qpn for one in open_ones) else ""
+        return ""
 
     # the asker
     def _answered(self, *, number: int, one: _One, own: str, peer: str, word: Word, now_s: float) -> list[Out]:
@@ -239,7 +267,7 @@ class Desk:
     # both
     def _moving(self, number: int, one: _One, kind: Kind, now_s: float) -> list[Out]:
         if one.machine is None:
-            if not one.asked or kind != "ask" or one.over:
+            if not one.asked or kind != "ask" or one.over or len(one.checked) < CHECKS:
                 return []
             one.machine, one.began_s, one.last = Move("asked", now_s, self._patience), now_s, []
         assert kind in _MOVING
@@ -253,7 +281,7 @@ class Desk:
                 word = Word(command.kind, number, one.nonce)
                 outs += [Send(pair.own, pair.peer, word) for pair in (one.to, one.present)]
             elif isinstance(command, MoveDo):
-                outs.append(Do(number, command.work, one.ends, one.to))
+                outs.append(Do(number, one.nonce, command.work, one.ends, one.to))
             else:
                 assert one.machine is not None
                 assert one.machine.ended is not None
@@ -263,6 +291,9 @@ class Desk:
     def _end(self, number: int, one: _One, outcome: Outcome, why: str, now_s: float) -> list[Out]:
         one.over, one.last, one.again_s, one.until_s = True, [], float("inf"), now_s + REMEMBER_S
         began = one.machine is not None
+        if began and one.asked and outcome == "kept":
+            self._rest = {which: until_s for which, until_s in self._rest.items() if until_s > now_s}
+            self._rest[one.ends.device, one.ends.qpn] = now_s + REST_S
         took_s = now_s - one.began_s if began else 0.0
         return [Told(number, one.ends, outcome, why, one.to, one.asked, began, took_s)]
 

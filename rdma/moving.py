@@ -11,7 +11,8 @@ a move answers that it goes back.
       drained   <----------------- DRAINED   drained
       address, ADDRESS ----------------->  address
       addressed <--------------- ADDRESSED   in doubt: it may neither go on nor back by itself
-      decides, resume, GO -------------->  resume
+      decide (written down), GO -------->  resume
+      resume
 
 Until the asker has decided, anything that fails or takes too long means back, on both ends, and nothing is lost: the
 queue pair goes on with its old address. An end in doubt asks again and again; when nobody answers for `doubt_s`, it
@@ -27,8 +28,8 @@ import msgspec
 
 Role = Literal["asker", "asked"]
 Kind = Literal["ask", "drained", "address", "addressed", "go", "back"]
-Work = Literal["stop", "address", "resume", "back"]
-State = Literal["new", "stopping", "drained", "addressing", "addressed", "resuming", "returning", "ended"]
+Work = Literal["stop", "address", "decide", "resume", "back"]
+State = Literal["new", "stopping", "drained", "addressing", "addressed", "deciding", "resuming", "returning", "ended"]
 Outcome = Literal["moved", "kept"]
 
 TABLE: Final[dict[tuple[Role, State], str]] = {
@@ -36,7 +37,8 @@ TABLE: Final[dict[tuple[Role, State], str]] = {
     ("asker", "stopping"): "own stop done: drained",
     ("asker", "drained"): "DRAINED heard: address",
     ("asker", "addressing"): "own address done: addressed",
-    ("asker", "addressed"): "ADDRESSED heard: decides, resume",
+    ("asker", "addressed"): "ADDRESSED heard: decide",
+    ("asker", "deciding"): "own decision written down: GO, resume",
     ("asker", "resuming"): "own resume done: moved",
     ("asked", "new"): "ASK heard: stop",
     ("asked", "stopping"): "own stop done: drained",
@@ -50,7 +52,7 @@ TABLE: Final[dict[tuple[Role, State], str]] = {
 
 class Do(msgspec.Struct, frozen=True):
     """Carry this out on the queue pair. `stop` is done when nothing is outstanding; `back` takes the old address again,
-    if it was changed, and goes on."""
+    if it was changed, and goes on; `decide` writes down, where it outlives the daemon, that there is no way back."""
 
     work: Work
 
@@ -95,6 +97,18 @@ class Move:
         """What the peer has said."""
         self._why = ""
 
+    @classmethod
+    def moved(cls, role: Role) -> Move:
+        """One that is over, recalled by a daemon that was started anew: it answers a peer that still asks."""
+        made = cls(role, 0.0)
+        made.state, made.ended = "ended", Ended("moved", "both ends have the new address")
+        return made
+
+    @property
+    def in_doubt(self) -> bool:
+        """It has the new address and waits for the other's decision."""
+        return self.role == "asked" and self.state == "addressed"
+
     def begin(self, now_s: float) -> list[Command]:
         """The asker begins."""
         if self.role != "asker" or self.state != "new":
@@ -116,7 +130,10 @@ class Move:
 
     def done(self, work: Work, now_s: float, *, ok: bool, why: str = "") -> list[Command]:
         """What a `Do` asked for has ended."""
-        expected = {"stopping": "stop", "addressing": "address", "resuming": "resume", "returning": "back"}
+        expected: dict[State, Work] = {
+            "stopping": "stop", "addressing": "address", "deciding": "decide", "resuming": "resume",
+            "returning": "back",
+        }  # fmt: skip
         if self.ended is not None or expected.get(self.state) != work:
             return []
         if work == "back":
@@ -126,6 +143,9 @@ class Move:
             return self._end("moved", "both ends have the new address" if ok else f"going on failed: {why}")
         if not ok:
             return self._back(f"{work} failed: {why}", now_s)
+        if work == "decide":
+            self.state = "resuming"
+            return [self._say("go", now_s), Do("resume")]
         self.state = "drained" if work == "stop" else "addressed"
         told: list[Command] = []
         if self.role == "asked":
@@ -139,8 +159,7 @@ class Move:
         if self.ended is not None:
             return []
         if now_s >= self._until_s and self._may_go_back(told=False, late=True):
-            doubt = self.role == "asked" and self.state == "addressed"
-            return self._back("nobody said what was decided" if doubt else f"{self.state} for too long", now_s)
+            return self._back("nobody said what was decided" if self.in_doubt else f"{self.state} for too long", now_s)
         if now_s >= self._again_s and self._last is not None:
             return [self._say(self._last.kind, now_s)]
         return []
@@ -165,8 +184,8 @@ class Move:
                 self.state = "addressing"
                 return [self._say("address", now_s), Do("address")]
             if self.state == "addressed" and "addressed" in self._peer:
-                self.state = "resuming"
-                return [self._say("go", now_s), Do("resume")]
+                self.state, self._last, self._again_s = "deciding", None, math.inf
+                return [Do("decide")]
             return []
         if self.state == "new" and "ask" in self._peer:
             self.state = "stopping"
@@ -181,9 +200,9 @@ class Move:
 
     def _may_go_back(self, *, told: bool, late: bool = False) -> bool:
         """Nobody goes back after the decision. In doubt only the asker's word, or the end of patience, leads back."""
-        if self.state in ("resuming", "returning"):
+        if self.state in ("deciding", "resuming", "returning"):
             return False
-        if self.role == "asked" and self.state == "addressed":
+        if self.in_doubt:
             return told or late
         return True
 

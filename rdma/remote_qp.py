@@ -9,10 +9,9 @@ program's file is borrowed for each step and given back before the step ends.
 from __future__ import annotations
 
 import errno
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, NoReturn
+from typing import Literal
 
 import msgspec
 
@@ -22,13 +21,12 @@ from rdma.flows import Flow
 from rdma.nldev import QpState
 from rdma.uverbs import Address, Queried
 
-DRAIN_POLL_S: Final = 0.0005
 Step = Literal["move", "port"]
 """`move`: stop, address, resume; `port`: another UDP source port."""
 
 
 class RefusedError(Exception):
-    """The step was not taken; the text says why. The queue pair is as it was before it."""
+    """The step was refused, or failed on the way; the text says why."""
 
 
 class GoneError(RefusedError):
@@ -73,29 +71,25 @@ class Target(msgspec.Struct, frozen=True):
 class RemoteQp:
     """One queue pair. Whoever calls has journalled the target before the first step."""
 
-    def __init__(
-        self, target: Target, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
         self._doorbell = drivers.of(target.family).doorbell
         self._driver_id = uverbs.DRIVER_IDS[target.family]
-        self._clock, self._sleep = clock, sleep
 
-    def stop(self, within_s: float) -> float:
-        """Stop the send queue and wait until nothing is outstanding; how long that took.
-
-        RefusedError when it takes longer: the queue pair goes on then."""
+    def stop(self) -> None:
+        """Stop the send queue. What is outstanding goes on: `is_drained` tells when nothing is."""
         self._fit_for("move")
-        begun_s = self._clock()
         with self._reached("RTS") as (fd, _):
             self._modify(fd, state="SQD")
-            while uverbs.query(fd, self._target.handle, self._driver_id).sq_draining:
-                if self._clock() - begun_s > within_s:
-                    self._give_up(fd, within_s)
-                if self._doorbell:  # rxe sees that nothing is left only when its requester runs once more
-                    uverbs.ring(fd, self._target.handle, self._driver_id)
-                self._sleep(DRAIN_POLL_S)
-        return self._clock() - begun_s
+
+    def is_drained(self) -> bool:
+        """Of one that was stopped: whether nothing is outstanding any more."""
+        with self._reached("SQD") as (fd, now):
+            if (
+                now.sq_draining and self._doorbell
+            ):  # rxe sees that nothing is left only when its requester runs once more
+                uverbs.ring(fd, self._target.handle, self._driver_id)
+            return not now.sq_draining
 
     def address(self, own: str, peer: str) -> None:
         """Give it other addresses (GIDs); it must be stopped. The own one is looked up anew: after a flap it may have
@@ -180,12 +174,7 @@ class RemoteQp:
         target = self._target
         try:
             with borrowed(target.pid, target.started, target.number) as files:
-                if target.file >= len(files):
-                    raise GoneError(f"process {target.pid} has closed its device")
-                fd = files[target.file]
-                now = uverbs.query(fd, target.handle, self._driver_id)
-                if now.dest_qpn != target.dest_qpn:
-                    raise GoneError(f"handle {target.handle} of process {target.pid} is another queue pair now")
+                fd, now = self._found(files)
                 if now.state not in states:
                     kind = RefusedError if now.state in ("RTS", "SQD") else GoneError
                     raise kind(f"queue pair {target.qpn} is in {now.state}, not in {' or '.join(states)}")
@@ -197,13 +186,26 @@ class RemoteQp:
             kind = GoneError if error.errno in (errno.ENOENT, errno.ENODEV, errno.EIO) else RefusedError
             raise kind(f"queue pair {target.qpn}: {error.strerror}") from error
 
-    def _give_up(self, fd: int, within_s: float) -> NoReturn:
-        why = f"not drained within {within_s:g} s: something is outstanding on a dead path"
-        try:
-            self._go_on(fd)
-        except OSError as error:
-            raise RefusedError(f"{why}; and it cannot go on before it is drained: {error.strerror}") from None
-        raise RefusedError(why)
+    def _found(self, files: list[int]) -> tuple[int, Queried]:
+        """The file that has it: where it was, or, since others may have been closed before it, wherever it is now."""
+        target = self._target
+        fits: list[tuple[int, int, Queried]] = []
+        for place, fd in enumerate(files):
+            try:
+                now = uverbs.query(fd, target.handle, self._driver_id)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.EINVAL):
+                    raise
+                continue
+            if now.dest_qpn == target.dest_qpn:
+                fits.append((place, fd, now))
+        at_home = [one for one in fits if one[0] == target.file]
+        if not fits:
+            raise GoneError(f"process {target.pid} has no such queue pair any more")
+        if not at_home and len(fits) > 1:
+            raise RefusedError(f"process {target.pid} has several queue pairs that look like {target.qpn}")
+        _, fd, now = (at_home or fits)[0]
+        return fd, now
 
     def _modify(self, fd: int, *, state: QpState, to: Address | None = None) -> None:
         uverbs.modify(fd, self._target.handle, self._driver_id, state=state, to=to)

@@ -4,6 +4,7 @@ A word is MessagePack (msgspec) behind a version byte; with its signature it sta
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -22,8 +23,9 @@ Kind = Literal[
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
     """`move`: drawn at random by the asker. `nonce`: drawn at random by the asked for its offer and in every word of
-    the move after it, so that old words move nothing. `asker_qpn`, `asked_qpn`: with `prepare`. `gids`: with `prepare`
-    the asker's other addresses; with `offer` the new pair, the asked's and the asker's. `step`: counts checks."""
+    the move after it, so that old words move nothing. `asker_qpn`, `asked_qpn`: with `prepare`. `gids`: addresses as
+    `ipaddress` prints them; with `prepare` the asker's others, with `offer` the new pair, the asked's and the asker's.
+    `step`: counts checks."""
 
     kind: Kind
     move: _U64
@@ -48,6 +50,8 @@ def decode(data: bytes) -> Word | None:
     if not 1 < len(data) <= MOST_BYTES or data[0] != VERSION:
         return None
     try:
-        return _decoder.decode(data[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        word = _decoder.decode(data[1:])
+        gids = tuple(str(ipaddress.ip_address(gid)) for gid in word.gids)
+    except (msgspec.MsgspecError, ValueError):  # UnicodeDecodeError is one
         return None
+    return word if gids == word.gids and not any("%" in gid for gid in gids) else None

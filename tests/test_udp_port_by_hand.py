@@ -107,7 +107,7 @@ def test_what_was_written_down_of_a_program_that_is_gone_is_struck_out(tmp_path:
     undo = UndoJournal(tmp_path)
     undo.open()
     note(undo, msgspec.structs.replace(TARGET, port=0xC111))
-    assert moves.restore(undo) == 1
+    assert moves.restore(undo) == (1, [])
     assert undo.pending(moves.KIND) == {}
     undo.close()
 

@@ -38,6 +38,8 @@ SENDER, RECEIVER = "host1", "host3"
 TIMEOUT = 14
 LOOK_S = 0.4
 HOLD_S = 3.0
+LOSSY_S = 6.0
+"""How long faults last; losses take the daemons longer to be sure of."""
 SETTLE_S = 20.0
 PHASE_S = 0.2
 """Faults come at any moment of the probes' round."""
@@ -169,9 +171,9 @@ class Trial:
         text = {
             "carrier": f"carrier:{_link(link)}", "loss-5pct": f"loss:{_link(link)}:5%",
         }.get(case, f"blackhole:{_link(link)}")  # fmt: skip
-        return self._break(job, link, text, drained=case == "drain")
+        return self._break(job, link, text, hold_of(case), drained=case == "drain")
 
-    def _break(self, job: RdmaJob, link: str, text: str, *, drained: bool) -> Shot:
+    def _break(self, job: RdmaJob, link: str, text: str, hold_s: float, *, drained: bool) -> Shot:
         """`drained`: the order first, where there is somebody to take it; then the cut."""
         device = self.lab.fabric.link(_link(link)).port(SENDER).name if drained else ""
         self._capture.watch()
@@ -181,7 +183,7 @@ class Trial:
             self.daemons.post(SENDER, "/drain", link=device)
             time.sleep(1.0)
         with self._fault(text):
-            self._hold(job)
+            self._hold(job, hold_s)
             ended_s = time.monotonic()
         said = f"drain {device}, {text}" if drained else text
         shot = self._judge(job, said, link, at_s, ended_s, self._capture.take())
@@ -212,9 +214,9 @@ class Trial:
         found = seen.reroute({link}, at_s, ended_s, before_s=LOOK_S, only=flows)
         return Shot(text, job.alive, longest_pause_s(job.pauses(), at_s, ended_s), found.first_s)
 
-    def _hold(self, job: RdmaJob) -> None:
+    def _hold(self, job: RdmaJob, hold_s: float) -> None:
         """Until the fault is to end; no longer than its program lives."""
-        until_s = time.monotonic() + HOLD_S
+        until_s = time.monotonic() + hold_s
         while time.monotonic() < until_s and job.alive:
             time.sleep(0.1)
 
@@ -273,6 +275,10 @@ class Trial:
         return self.daemons.journal(since_s) if self.daemons is not None else []
 
 
+def hold_of(case: str) -> float:
+    return LOSSY_S if case == "loss-5pct" else HOLD_S
+
+
 def _try(trial: Trial, plan: Plan, found: Found, count: int, title: str, tell: Progress, done: int) -> int:
     for case in plan.cases:
         trial.results.clear()
@@ -314,7 +320,7 @@ def metrics_of(case: str, found: Found) -> Metrics:
             metrics["named_ms"] = percentiles(times)
     else:
         metrics["reroute_ms"] = percentiles(
-            (HOLD_S if shot.reroute_s is None else shot.reroute_s) * 1e3 for shot in shots
+            (hold_of(case) if shot.reroute_s is None else shot.reroute_s) * 1e3 for shot in shots
         )
     if case == "drain":
         metrics["move_ms"] = percentiles((HOLD_S if shot.move_s is None else shot.move_s) * 1e3 for shot in shots)

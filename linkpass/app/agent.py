@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -334,6 +335,11 @@ class Agent:
             port=steer.port, device=self.config.routes.vrf, patience=Patience(whole_s=steer.patience_s),
         )  # fmt: skip
         self._moves.open()
+
+    @property
+    def moves_view(self) -> dict[str, Any] | None:
+        """Of queue pairs that are moved; None where none may be."""
+        return self._moves.view() if self._moves is not None else None
 
     def ways_to(self, address: str) -> tuple[str, ...]:
         """The uplinks that rung 2 can choose from for an address."""

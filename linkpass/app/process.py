@@ -42,6 +42,8 @@ REALTIME_PRIORITY = 5
 REALTIME_LIMIT_US = 200_000
 """RLIMIT_RTTIME: a daemon that computes this long without waiting is broken, and the kernel ends it."""
 SETTLE_TURNS = 3
+CLEANUP_S = 5.0
+"""`cleanup` waits for so long for queues that drain."""
 
 logger = structlog.get_logger()
 
@@ -62,6 +64,9 @@ class Daemon:
         self._started_s = self._clock.now_s()
         self._journal = JournalEdge(config.journal.dir, max_bytes=config.journal.max_bytes)
         self._undo: UndoJournal | None = None
+        self._leftovers: moves.Leftovers | None = None
+        self._left: list[str] = []
+        """Queue pairs that an earlier run has changed and that could not be put back yet."""
         self._timers: TcpTimerEdge | None = None
         self._rdma = Rdma(
             config, self._clock, lambda event: self._agents[0].submit(event), lambda: self._agents[0].uplinks,
@@ -170,21 +175,39 @@ class Daemon:
                 with self._faults.caught("attending a network namespace"):
                     self._attend(name)
 
-    def _open_timers(self) -> None:
-        if self.config.mode != "act":
+    def _open_undo(self) -> None:
+        """What an earlier run has left is put back, also by a daemon that only observes."""
+        undo = undo_journal(journal_folder(self.config))
+        if self.config.mode != "act" and not undo.path.exists():
             return
-        self._undo = undo_journal(journal_folder(self.config))
-        self._undo.open()
-        self._notes += self._undo.unread
+        undo.open()
+        self._undo = undo
+        self._notes += undo.unread
+        self._leftovers = moves.Leftovers(undo)
         timers = self.config.tcp_timers
-        with self._faults.caught("putting queue pairs back"):
-            if going := moves.restore(self._undo):
-                logger.warning("queue pairs that an earlier run had stopped go on", count=going)
-        self._timers = TcpTimerEdge(self._undo, timers.rto_min_us, timers.rto_max_ms)
+        self._timers = TcpTimerEdge(undo, timers.rto_min_us, timers.rto_max_ms)
         with self._faults.caught("putting TCP timers back"):
             if restored := self._timers.restore():
                 logger.info("restored what an earlier run had changed", sockets=restored)
-        if not timers.enabled:
+        with self._faults.caught("putting queue pairs back"):
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Queue pairs that an earlier run had stopped go on; until the last one does, or is gone."""
+        if self._leftovers is None:
+            return
+        put, left = self._leftovers.again()
+        if put:
+            logger.warning("queue pairs that an earlier run had changed are put back", count=put)
+        for line in left if left != self._left else ():
+            logger.error(line)
+        self._left = left
+        if not left:
+            self._leftovers = None
+
+    def _open_timers(self) -> None:
+        self._open_undo()
+        if self._timers is None or not self.config.tcp_timers.enabled or self.config.mode != "act":
             self._timers = None
             return
         try:
@@ -216,6 +239,8 @@ class Daemon:
 
     def _turn(self) -> None:
         """Once a second. A fault of ours in one part must not keep the others from their work."""
+        with self._faults.caught("putting queue pairs back"):
+            self._put_back()
         with self._faults.caught("looking for network namespaces"):
             self._visit()
         for agent in self._agents:
@@ -264,6 +289,7 @@ class Daemon:
         waited = [name for name in self.config.netns if os.path.basename(name) not in attended]
         return [
             *self._notes,
+            *self._left,
             *(note for agent in self._agents for note in agent.notes),
             *refused,
             *(f"network namespace {name}: not there yet" for name in waited),
@@ -281,10 +307,14 @@ class Daemon:
         shown["notes"] = self._all_notes()
         shown["version"] = __version__
         shown["faults"] = self.faults
-        shown["rdma"] = self._rdma.view(shown["rungs"], self._agents[0].ways_to)
+        shown["rdma"] = self._rdma_view(shown["rungs"])
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
         return shown
+
+    def _rdma_view(self, rungs: Mapping[str, Any]) -> Mapping[str, Any]:
+        first = self._agents[0]
+        return {**self._rdma.view(rungs, first.ways_to), "moves": first.moves_view}
 
     async def namespaces(self) -> Sequence[Any]:
         policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -329,7 +359,7 @@ class Daemon:
 
         def seen() -> dict[str, Any]:
             shown = picture(self._agents, self._clock.now_s(), self._started_s)
-            return {**shown, "faults": self.faults, "rdma": self._rdma.view(shown["rungs"], self._agents[0].ways_to)}
+            return {**shown, "faults": self.faults, "rdma": self._rdma_view(shown["rungs"])}
 
         return exposition(seen)
 
@@ -355,9 +385,10 @@ def cleanup(config: Config) -> list[str]:
         undo.open()
         done += undo.unread
         try:
-            going = moves.restore(undo)
-            if going:
-                done.append(f"put {going} queue pair(s) back ({moves.KIND})")
+            put, left = moves.restore(undo, CLEANUP_S)
+            if put:
+                done.append(f"put {put} queue pair(s) back ({moves.KIND})")
+            done += left
             timers = TcpTimerEdge(undo, config.tcp_timers.rto_min_us, config.tcp_timers.rto_max_ms)
             restored = timers.restore()
             if restored:

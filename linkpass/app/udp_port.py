@@ -100,7 +100,7 @@ def pick(flows: list[Flow], pid: int, qpn: int) -> Flow:
 def note(undo: UndoJournal, target: Target) -> None:
     """Once for a queue pair: the port to go back to is the one that it had at first."""
     there = (moves.target_of(change) for change in undo.pending(moves.KIND).values())
-    if not any(same(one, target) for one in there):
+    if not any(one is not None and same(one, target) for one in there):
         undo.note(moves.KIND, [moves.plain(target)])
 
 

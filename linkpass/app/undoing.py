@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from linkpass.edges import moves, tcp_timers
-from linkpass.edges.undo import UndoJournal
+from linkpass.edges.undo import Plain, UndoJournal
 
-READERS = {moves.KIND: moves.target_of, tcp_timers.KIND: tcp_timers.read}
+
+def _queue_pair(change: Plain) -> None:
+    if moves.target_of(change) is None:
+        raise ValueError("it names no queue pair")
+
+
+READERS = {moves.KIND: _queue_pair, tcp_timers.KIND: tcp_timers.read}
 
 
 def undo_journal(folder: str | Path) -> UndoJournal:

@@ -88,13 +88,13 @@ def _module(port: Row) -> str:
 def flows(view: Row, *, everything: bool) -> RenderableType | None:
     rdma = view.get("rdma") or {}
     every = rdma.get("flows") or ()
-    shown = [row for row in every if everything or row["stands"]] or every[:FLOWS_SHOWN]
+    shown = [row for row in every if everything or row["stands"] or row["state"] == "SQD"] or every[:FLOWS_SHOWN]
     rows = [
         (
             f"{row['program'] or '?'} {row['pid']}",
             f"{row['device']} {row['qpn']}",
             row["peer"] or "?",
-            word("stands" if row["stands"] else "good" if row["silent_s"] == 0 else "idle"),
+            word(_state(row)),
             _patience(row),
             " ".join(name for name, why in row["rungs"].items() if not why) or "-",
             "; ".join(f"no {name}: {why}" for name, why in row["rungs"].items() if why),
@@ -129,6 +129,12 @@ def datagrams(view: Row, *, everything: bool) -> RenderableType | None:
         return Text(f"no RoCE datagrams{why}") if why else None
     columns = ("from", "peer", "evidence", "network", "this host", "peer's host", "lost", "why")
     return table(f"RoCE datagrams{why}", *columns, rows=rows)
+
+
+def _state(row: Row) -> str:
+    if row["state"] == "SQD":
+        return "stopped"
+    return "stands" if row["stands"] else "good" if row["silent_s"] == 0 else "idle"
 
 
 def _patience(row: Row) -> str:

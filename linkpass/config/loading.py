@@ -82,7 +82,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "rdma.evidence.module_margin_c": (-100, 100),
     "rdma.module_interval_s": (0, 86400),
     "rdma.steer.port": (1, 65535),
-    "rdma.steer.patience_s": (0.01, 30),
+    "rdma.steer.patience_s": (0.01, 5),
 }
 """Least and greatest value of every number; the kernel's limits where it has some (TCP_RTO_MAX_MS: 1 to 120 s)."""
 

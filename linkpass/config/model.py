@@ -91,7 +91,8 @@ class RdmaSteer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Allow, too, what an interface promises but no hardware was seen to do: the UDP source port of mlx5. By hand only
     (`linkpass lab udp-port`), the daemon does not ask for it."""
     patience_s: float = 1.0
-    """A queue pair is stopped for so long at most. Keep it below what the program's own timeouts allow."""
+    """A move that is not decided by then is given up, and the queue pair goes on as soon as its queue is empty. Keep it
+    below what the program's own timeouts allow."""
 
 
 class Rdma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -81,7 +81,10 @@ def stop(pid: int, folder: str) -> str:
     undo = UndoJournal(folder)
     undo.open()
     undo.note(KIND, [plain(target)])
-    RemoteQp(target).stop(10.0)
+    remote = RemoteQp(target)
+    remote.stop()
+    while not remote.is_drained():
+        time.sleep(0.01)
     with borrowed(target.pid, target.started, number) as files:
         return uverbs.query(files[target.file], target.handle, RXE).state
 

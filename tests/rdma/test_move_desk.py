@@ -18,8 +18,8 @@ from rdma.words import Word, decode, encode
 HERE, THERE = "fd00:a::1", "fd00:a::2"
 NEW_HERE, NEW_THERE = "fd00:b::1", "fd00:b::2"
 PATIENCE = Patience(whole_s=1.0, again_s=0.05, doubt_s=30.0)
-ASKER = Ends("writer", 17, 71, HERE, THERE)
-ASKED = Ends("reader", 71, 17, THERE, HERE)
+ASKER = Ends("writer", "rxe0", 17, 71, HERE, THERE)
+ASKED = Ends("reader", "rxe0", 71, 17, THERE, HERE)
 
 
 class Ground:
@@ -56,6 +56,7 @@ class Wire:
         self.running = {"asker": True, "asked": True}
         self.stopped: set[str] = set()
         self.gone: set[str] = set()
+        self.decided = False
         self.sent: list[Send] = []
         self.told: dict[str, Told] = {}
         self._lose, self._fail, self._chance = lose, fail, random.Random(chance)
@@ -86,8 +87,7 @@ class Wire:
         """Its daemon ends in order: words are said, the queue pair goes on, nothing is heard any more."""
         self._take(end, list(self.desks[end].give_up(self.now_s)))
         if not self.running[end]:
-            decided = any(send.word.kind == "go" for send in self.sent)
-            self.at[end], self.running[end] = self.at[end] if decided else "old", True
+            self.at[end], self.running[end] = self.at[end] if self.decided else "old", True
         self.gone.add(end)
 
     def _take(self, end: str, outs: list[Out]) -> None:
@@ -101,6 +101,9 @@ class Wire:
                     word = decode(encode(out.word))
                     assert word == out.word
                     self._later(0.001 + 0.01 * self._chance.random(), lambda o=out: self._hear(other, o))
+            elif isinstance(out, Do) and out.work == "decide":  # on disk before anything else happens
+                self.decided |= not self._fail(end, "decide")
+                self._take(end, self.desks[end].done(out.move, "decide", self.now_s, ok=self.decided, why="disk full"))
             elif isinstance(out, Do):
                 self._later(0.003, lambda o=out: self._work(end, o))
             else:
@@ -205,7 +208,7 @@ def test_an_asker_that_ends_says_so_and_its_peer_goes_back_at_once(after_s: floa
 
 
 @settings(max_examples=300)
-@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.6), failing=st.sampled_from(["", "stop", "address"]))
+@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.6), failing=st.sampled_from(["", "stop", "address", "decide"]))
 def test_both_ends_agree_whatever_is_lost(seed: int, loss: float, failing: str) -> None:
     chance = random.Random(seed)
     wire = Wire(
@@ -217,11 +220,48 @@ def test_both_ends_agree_whatever_is_lost(seed: int, loss: float, failing: str) 
     assert all(told.outcome == ("moved" if wire.at[end] == "new" else "kept") for end, told in wire.told.items())
 
 
+def offered(asked: Desk, move: int = 7) -> None:
+    """As far as three checks."""
+    asked.heard(THERE, HERE, Word("prepare", move, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,)), 0.0)
+    for step in range(CHECKS):
+        assert asked.heard(NEW_THERE, NEW_HERE, Word("check", move, 41, step=step), 0.05)
+
+
+def test_nothing_is_stopped_for_a_peer_that_has_not_tried_the_new_path() -> None:
+    asked = Desk(Ground(ASKED, NEW_THERE), lambda: 41, PATIENCE)
+    asked.heard(THERE, HERE, Word("prepare", 7, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,)), 0.0)
+    asked.heard(NEW_THERE, NEW_HERE, Word("check", 7, 41, step=0), 0.05)
+    assert asked.heard(NEW_THERE, NEW_HERE, Word("ask", 7, 41), 0.1) == []
+
+
+def test_a_peer_that_asks_for_nothing_again_and_again_is_refused() -> None:
+    asked = Desk(Ground(ASKED, NEW_THERE), lambda: 41, PATIENCE)
+    offered(asked)
+    asked.heard(NEW_THERE, NEW_HERE, Word("ask", 7, 41), 0.1)
+    asked.done(7, "stop", 0.2, ok=True)
+    asked.heard(NEW_THERE, NEW_HERE, Word("back", 7, 41), 0.3)
+    asked.done(7, "back", 0.4, ok=True)
+    word = Word("prepare", 8, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,))
+    (told,) = asked.heard(THERE, HERE, word, 0.5)
+    assert isinstance(told, Send) and told.word.why == "it was stopped for nothing a moment ago"
+    (later,) = asked.heard(THERE, HERE, word, 6.0)
+    assert isinstance(later, Send) and later.word.kind == "offer"
+
+
+def test_a_decision_outlives_the_daemon_that_took_it() -> None:
+    """A peer whose GO was lost asks a daemon that was started anew."""
+    fresh = Desk(Ground(ASKER, NEW_HERE), lambda: 1, PATIENCE)
+    fresh.recall(7, 41, ASKER, Pair(NEW_HERE, NEW_THERE), 0.0)
+    for own, peer in ((NEW_HERE, NEW_THERE), (HERE, THERE)):
+        outs = fresh.heard(own, peer, Word("addressed", 7, 41), 1.0)
+        assert {out.word.kind for out in outs if isinstance(out, Send)} == {"go"}
+
+
 @pytest.mark.parametrize("change", [{"nonce": 5}, {"move": 999}])
 def test_words_of_another_move_stop_nobody(change: dict[str, int]) -> None:
     """What somebody has recorded, or made up without the offer's number."""
     asked = Desk(Ground(ASKED, NEW_THERE), lambda: 41, PATIENCE)
-    asked.heard(THERE, HERE, Word("prepare", 7, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,)), 0.0)
+    offered(asked)
     word = Word("ask", change.get("move", 7), change.get("nonce", 41))
     assert not [out for out in asked.heard(NEW_THERE, NEW_HERE, word, 0.1) if isinstance(out, Do)]
     good = asked.heard(NEW_THERE, NEW_HERE, Word("ask", 7, 41), 0.1)
@@ -235,15 +275,23 @@ def test_a_word_from_elsewhere_stops_nobody() -> None:
 
 
 def test_one_flow_is_moved_once_at_a_time() -> None:
-    asked = Desk(Ground(ASKED, NEW_THERE), itertools.count(1).__next__, PATIENCE)
-    prepare = [Word("prepare", move, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,)) for move in (7, 8)]
+    asked = Desk(Ground(ASKED, NEW_THERE), lambda: 41, PATIENCE)
+    prepare = [Word("prepare", move, asker_qpn=17, asked_qpn=71, gids=(NEW_HERE,)) for move in (6, 7, 8)]
     (first,) = asked.heard(THERE, HERE, prepare[0], 0.0)
-    (second,) = asked.heard(THERE, HERE, prepare[1], 0.0)
-    assert isinstance(first, Send) and isinstance(second, Send)
-    assert (first.word.kind, second.word.kind) == ("offer", "refuse")
-    assert second.word.why == "it is being moved already"
-    (again,) = asked.heard(THERE, HERE, prepare[0], 0.1)
-    assert again == first
+    assert asked.heard(THERE, HERE, prepare[0], 0.1) == [first], "asked again, the same answer"
+    offered(asked)  # an offer that nobody has taken up is no obstacle
+    asked.heard(NEW_THERE, NEW_HERE, Word("ask", 7, 41), 0.1)
+    (refused,) = asked.heard(THERE, HERE, prepare[2], 0.2)
+    assert isinstance(refused, Send) and refused.word.why == "it is being moved already"
+    asker = Desk(Ground(ASKER, NEW_HERE), itertools.count(1).__next__, PATIENCE)
+    asker.move(ASKER, (NEW_HERE,), 0.0)
+    _, (told,) = asker.move(ASKER, (NEW_HERE,), 0.1)
+    assert isinstance(told, Told) and told.why == "it is being moved already"
+
+
+@pytest.mark.parametrize("gid", ["x", "fd00:b:0::2", "", "fd00::1%eth0", "10.0.0.256"])
+def test_what_is_no_address_is_no_word(gid: str) -> None:
+    assert decode(encode(Word("offer", 7, 41, gids=(gid, HERE)))) is None
 
 
 @given(st.binary(max_size=300))

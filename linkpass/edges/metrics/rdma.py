@@ -99,4 +99,15 @@ def _modules(rows: list[tuple[tuple[str], Row]]) -> Iterator[Metric]:
     yield from gauge("module_laser_bias_amperes", "Current of a lane's laser.", ("device", "lane"), bias)
 
 
-PARTS = (_rdma, _ethernet, _datagrams)
+def _moves(view: View) -> Iterator[Metric]:
+    """Queue pairs of running programs that are moved; nothing where none may be."""
+    row = (view.get("rdma") or {}).get("moves") or {}
+    stopped = "Queue pairs that stand because a move of them is under way, or could not be ended."
+    yield from gauge("rdma_queue_pairs_stopped", stopped, (), [((), row.get("stopped"))])
+    ended = [((outcome,), row.get(outcome)) for outcome in ("moved", "kept")]
+    yield from counter("rdma_moves", "Moves of queue pairs that have ended, by how.", ("outcome",), ended)
+    words = "Datagrams about moves that were not signed with the fabric's key, or no words."
+    yield from counter("rdma_move_words_refused", words, (), [((), row.get("words_refused"))])
+
+
+PARTS = (_rdma, _ethernet, _datagrams, _moves)

@@ -151,7 +151,7 @@ class FlowGround:
 
 def ends_of(flow: Flow) -> Ends:
     """Of a flow whose addresses are known."""
-    return Ends(flow.name, flow.qp.lqpn, flow.qp.rqpn or 0, flow.source, flow.peer)
+    return Ends(flow.name, flow.qp.device, flow.qp.lqpn, flow.qp.rqpn or 0, flow.source, flow.peer)
 
 
 def _alike(one: str, other: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import select
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,8 @@ from linkpass.wire.probe import MAC_BYTES, Signer
 from rdma.words import MOST_BYTES, Word, decode, encode
 
 _SO_BINDTODEVICE: Final = 25
+AT_ONCE: Final = 64
+"""Datagrams read before the loop has its turn: whoever floods the port must not have it for himself."""
 logger = structlog.get_logger()
 
 
@@ -27,6 +30,8 @@ class Talk:
         self._failed: set[str] = set()
         """Addresses that could not be bound, and of which that was said."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.refused = 0
+        """Datagrams that were not signed with the fabric's key, or no words."""
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,18 +83,27 @@ class Talk:
             self._loop.remove_reader(sock)
         sock.close()
 
+    def wait(self, seconds: float) -> None:
+        """Hear what comes within so long, the loop standing meanwhile: for a daemon that ends."""
+        ready, _, _ = select.select(list(self._sockets.values()), [], [], seconds)
+        for address, sock in list(self._sockets.items()):
+            if sock in ready:
+                self._read(address, sock)
+
     def _read(self, own: str, sock: socket.socket) -> None:
-        while True:
+        for _ in range(AT_ONCE):
             try:
                 data, source = sock.recvfrom(MOST_BYTES + MAC_BYTES)
             except OSError:
                 return
             peer = str(ipaddress.ip_address(source[0].partition("%")[0]))
             body, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
-            if hmac.compare_digest(mac, self._signer.mac(_packed(peer, own) + body)):
-                word = decode(body)
-                if word is not None:
-                    self._heard(own, peer, word)
+            good = hmac.compare_digest(mac, self._signer.mac(_packed(peer, own) + body))
+            word = decode(body) if good else None
+            if word is None:
+                self.refused += 1
+            else:
+                self._heard(own, peer, word)
 
 
 def _packed(source: str, destination: str) -> bytes:
