@@ -94,9 +94,9 @@ class Session:
             for answer in rtnl.messages(data):
                 if answer.seq != self._sequence:
                     continue
-                if answer.kind == rtnl.NLMSG_DONE:
+                if answer.kind == rtnl.NLMSG_DONE and not answer.error:
                     return answers
-                if answer.kind == rtnl.NLMSG_ERROR:
+                if answer.kind in (rtnl.NLMSG_ERROR, rtnl.NLMSG_DONE):  # the latter: it broke off
                     raise KernelError(answer.error, f"dump of message type {kind}: {os.strerror(answer.error)}")
                 answers.append(answer.body)
 

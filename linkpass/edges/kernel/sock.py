@@ -21,6 +21,8 @@ ANSWER_S = 2.0
 AT_ONCE = 64
 """Changes in one datagram: their answers have to fit into the socket's receive buffer."""
 
+DUMPS = 5
+
 
 class KernelRefusedError(OSError):
     """The kernel's answer to a request: errno and, where it gave one, its sentence."""
@@ -129,19 +131,28 @@ class RequestSocket:
     def dump(self, kind: int, family: int = 0, *, table: int = 0, protocol: int = 0) -> list[rtnl.Message]:
         """All objects of a kind; `table` and `protocol` spare the kernel the telling of others' routes, where it can.
 
-        A dump that the kernel says was interrupted is taken again, a few times."""
-        for _ in range(5):
-            found, interrupted = self._dump_once(kind, family, table, protocol)
+        A dump that the kernel says was interrupted is taken again, a few times. One that broke off raises
+        KernelRefusedError: a part must not be taken for all."""
+        for again in reversed(range(DUMPS)):
+            try:
+                found, interrupted = self._dump_once(kind, family, table, protocol)
+            except KernelRefusedError as error:
+                if error.errno != errno.EINTR or not again:
+                    raise
+                continue
             if not interrupted:
                 break
         return found
 
     def routes(self, family: int, *, table: int, protocol: int = 0) -> list[rtnl.Route]:
         """The routes of a table in one family (of one protocol, if one is given)."""
-        found = (
-            rtnl.parse_route(answer.body)
-            for answer in self.dump(rtnl.RTM_GETROUTE, family, table=table, protocol=protocol)
-        )
+        try:
+            answers = self.dump(rtnl.RTM_GETROUTE, family, table=table, protocol=protocol)
+        except KernelRefusedError as error:
+            if error.errno != errno.ENOENT:  # there is no such table yet: it is made with its first route
+                raise
+            answers = []
+        found = (rtnl.parse_route(answer.body) for answer in answers)
         return [route for route in found if route.table == table and protocol in (0, route.protocol)]
 
     def _dump_once(self, kind: int, family: int, table: int, protocol: int) -> tuple[list[rtnl.Message], bool]:
@@ -156,6 +167,8 @@ class RequestSocket:
                     continue
                 interrupted |= bool(answer.flags & 0x10)  # NLM_F_DUMP_INTR
                 if answer.kind == rtnl.NLMSG_DONE:
+                    if answer.error:  # the kernel says here why it broke off (netlink_dump_done()): not all was told
+                        raise refused(answer.error, "dump", _sentence(answer))
                     return found, interrupted
                 if answer.kind == rtnl.NLMSG_ERROR:
                     raise refused(answer.error, "dump", _sentence(answer))
@@ -167,7 +180,9 @@ def _sentence(answer: rtnl.Message) -> str:
     if not answer.flags & 0x200:  # NLM_F_ACK_TLVS
         return ""
     offset = 20
-    if not answer.flags & 0x100:  # not capped: the request follows the header
+    if answer.kind == rtnl.NLMSG_DONE:
+        offset = 4
+    elif not answer.flags & 0x100:  # not capped: the request follows the header
         (size,) = struct.unpack_from("=I", answer.body, 4)
         offset = 4 + ((size + 3) & ~3)
     for kind, data in rtnl.attributes(answer.body, offset):
