@@ -181,7 +181,7 @@ def _networkd_here(root: Path) -> bool:
         return True
     for comm in (root / "proc").glob("[0-9]*/comm"):
         try:
-            if comm.read_text().strip() == "systemd-network":  # the kernel keeps 15 characters
+            if comm.read_bytes().strip() == b"systemd-network":  # the kernel keeps 15 characters
                 return True
         except OSError:
             continue  # the process has ended meanwhile

@@ -74,7 +74,8 @@ def _owner(port_id: int, target: str) -> str:
             for name in os.listdir(folder):
                 budget -= 1
                 if os.readlink(f"{folder}/{name}") == target:
-                    return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
+                    name = Path(f"/proc/{pid}/comm").read_bytes().decode(errors="replace").strip()
+                    return f"{name} (pid {pid})"
         except OSError:  # it ended meanwhile, or is not ours to look at
             continue
         if budget <= 0:
