@@ -1,44 +1,43 @@
 """Every connected queue pair of this host: whose it is, where to, how far it has come, how long its transport waits.
 
 The kernel's list (`rdma.nldev`) is looked at again and again; what it does not tell, an address and the timeouts, is
-asked once over the program's own uverbs file, borrowed for the moment. No program is touched or slowed.
-
-Two lists have to be joined: the kernel's knows queue pair numbers, a file knows handles. They agree on the peer's
-number and the state. Where that fits two, neither is named: a wrong one must never be steered.
+asked over the program's own uverbs file, borrowed for the moment (`rdma.asking`): once, and again after growing pauses
+where it could not be had. The program is neither stopped nor changed. But both questions are answered by the driver,
+mlx5's by its firmware, with one command for each queue pair, which its program's own commands may have to wait for.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from rdma import uverbs
-from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number, start_ticks
+from rdma.asking import UNCONNECTED, Seen, ask, why_not
+from rdma.asking import Place as Place
+from rdma.asking import match as match
+from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number
 from rdma.counters.table import FAMILIES
 from rdma.deadline import Deadline, deadline
 from rdma.devices import address_of, devices
 from rdma.nldev import Nldev, QueuePair
+from rdma.owners import Owner, Owners
 from rdma.posted import outstanding
+from rdma.program import program
 from rdma.sysfs import ROOT
-from rdma.uverbs import GidEntry, Queried
+from rdma.uverbs import Queried
 
 CONNECTED: Final = frozenset({"RC", "UC", "XRC_INI", "XRC_TGT"})
 PSN_BITS: Final = 24
 SILENT_S: Final = 0.1
 """A queue pair that has sent nothing new for this long is asked whether anything waits."""
 AGAIN_S: Final = 1.0
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where to reach a queue pair: the nth of a program's files on the device, and the handle in it."""
-
-    file: int
-    handle: int
+ASK_AGAIN_S: Final = (1.0, 60.0)
+"""What a program's file did not tell is asked for again after the first, then after twice as long, up to the second."""
+NOT_FOUND: Final = "the thread that made it has ended, or is in another PID namespace: its program cannot be found"
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -46,7 +45,8 @@ class Flow(msgspec.Struct, frozen=True):
     address that it sends from, empty when not known; `place`: None when not certain. `silent_s`, `received_s`: for how
     long it has sent, and received, nothing new; None while it was seen only once. `posted`: requests that wait
     meanwhile, None when that is not known or was not looked at; `again`: it was seen a moment ago to send something a
-    second time, so something does wait for an answer."""
+    second time, so something does wait for an answer. `qp.pid` is the process, 0 where it cannot be found; `may_be`:
+    addresses that it may send to, where which one is not certain."""
 
     qp: QueuePair
     program: str
@@ -60,11 +60,13 @@ class Flow(msgspec.Struct, frozen=True):
     again: bool = False
     why: str = ""
     own: str = ""
+    may_be: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """As people and the journal call it."""
-        return f"{self.program or 'a program'} (pid {self.qp.pid}), queue pair {self.qp.lqpn} of {self.qp.device}"
+        who = f"{self.program or 'a program'} (pid {self.qp.pid})" if self.qp.pid else "a program that is not known"
+        return f"{who}, queue pair {self.qp.lqpn} of {self.qp.device}"
 
     @property
     def source(self) -> str:
@@ -75,6 +77,11 @@ class Flow(msgspec.Struct, frozen=True):
     def peer(self) -> str:
         """The address that it sends to; empty while it is not known."""
         return address_of(self.to.to.gid) if self.to is not None else ""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """`peer`, or all addresses that it may be."""
+        return (self.peer,) if self.peer else self.may_be
 
     @property
     def stands(self) -> bool:
@@ -90,20 +97,8 @@ def ahead(before: int, after: int) -> int:
     return step if step < size // 2 else step - size
 
 
-def match(qps: Iterable[QueuePair], seen: Mapping[Place, Queried]) -> dict[int, Place]:
-    """Queue pair number -> its handle, of those queue pairs of one program and device that can be told apart."""
-    listed = list(qps)
-    wanted = Counter((qp.rqpn, qp.state) for qp in listed)
-    there = Counter((one.dest_qpn, one.state) for one in seen.values())
-    at = {(one.dest_qpn, one.state): place for place, one in seen.items()}
-    return {
-        qp.lqpn: at[qp.rqpn, qp.state]
-        for qp in listed
-        if qp.rqpn is not None and wanted[qp.rqpn, qp.state] == 1 and there[qp.rqpn, qp.state] == 1
-    }
-
-
 class _Known(msgspec.Struct):
+    qp: QueuePair
     psn: int
     moved_s: float
     rq_psn: int
@@ -114,83 +109,108 @@ class _Known(msgspec.Struct):
     own: str = ""
     place: Place | None = None
     why: str = ""
+    may_be: tuple[str, ...] = ()
+    ask_s: float = -math.inf
+    """When to ask for what is not known."""
+    pause_s: float = ASK_AGAIN_S[0]
+
+    def put_off(self, why: str, now_s: float, may_be: tuple[str, ...] = ()) -> None:
+        self.why, self.may_be = why, may_be
+        self.ask_s, self.pause_s = now_s + self.pause_s, min(2 * self.pause_s, ASK_AGAIN_S[1])
+
+    def forget(self) -> None:
+        """Its address."""
+        self.to, self.place, self.own, self.why, self.may_be = None, None, "", "", ()
+        self.ask_s, self.pause_s = -math.inf, ASK_AGAIN_S[0]
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """Of one program on one device: its queue pairs, and the device's GIDs."""
-
-    queried: dict[Place, Queried]
-    gids: tuple[GidEntry, ...] = ()
-
-
-def _is_from(row: GidEntry, queried: Queried) -> bool:
-    return (row.index, row.port) == (queried.to.sgid_index, queried.to.port)
-
-
-Key = tuple[str, int, int, int]
-"""Device, queue pair number, pid, the process's start."""
+Key = tuple[str, int, Owner]
+"""Device, queue pair number, whose it is."""
+Program = tuple[str, Owner]
 
 
 class FlowTable:
-    """The flows of a host. `look()` about once a second, or as often as a deadline asks for."""
+    """The flows of a host. `look()` about once a second, or as often as a deadline asks for. Used by one thread at a
+    time: what it asks may wait for a driver's firmware."""
 
     def __init__(self, kernel: Nldev, root: Path = ROOT) -> None:
         self._kernel = kernel
         self._root = root
+        self._owners = Owners()
         self._known: dict[Key, _Known] = {}
         self._family: dict[str, str] = {}
+        self.unknown: dict[str, str] = {}
+        """Devices of which the last look did not see all -> why."""
 
     def look(self, now_s: float) -> list[Flow]:
-        """Ask the kernel, and of new queue pairs the programs' files. RdmaNetlinkError when it cannot be asked."""
-        found: list[tuple[Key, QueuePair]] = []
-        for qp in self._kernel.queue_pairs():
-            started = start_ticks(qp.pid) if qp.pid else None
-            if qp.type in CONNECTED and started is not None and qp.state not in ("RESET", "INIT"):
-                found.append(((qp.device, qp.lqpn, qp.pid, started), qp))
+        """Ask the kernel, and of new queue pairs the programs' files. RdmaNetlinkError when it cannot be asked.
+
+        Flows of a device whose list broke off are kept, and say so: not listed is not ended there."""
+        listing = self._kernel.listing()
+        self.unknown = listing.unknown
+        here = {(qp.device, qp.lqpn) for qp in listing.queue_pairs}
         known: dict[Key, _Known] = {}
-        for key, qp in found:
-            known[key] = self._moved(key, qp, now_s)
-        self._known = known
-        self._ask(found)
-        return [self._flow(key, qp, now_s) for key, qp in found]
+        for qp, owner in self._owners.of(listing.queue_pairs, self.unknown):
+            if qp.type in CONNECTED and qp.state not in UNCONNECTED:
+                qp = msgspec.structs.replace(qp, pid=owner.pid)
+                known[qp.device, qp.lqpn, owner] = self._moved((qp.device, qp.lqpn, owner), qp, now_s)
+        kept = {
+            key: one
+            for key, one in self._known.items()
+            if key[0] in self.unknown and key[:2] not in here and self._owners.lives(key[2])
+        }
+        self._known = {**known, **kept}
+        programs: dict[Program, list[_Known]] = defaultdict(list)
+        for (device, _, owner), one in known.items():
+            programs[device, owner].append(one)
+        for of, ones in programs.items():
+            self._ask(of, ones, now_s)
+        names = {pid: program(pid) if pid else "" for pid in {owner.pid for _, _, owner in self._known}}
+        count = Counter((device, owner) for device, _, owner in self._known)
+        return [self._flow(key, one, now_s, names, count) for key, one in known.items()] + [
+            self._unseen(key, one, names) for key, one in kept.items()
+        ]
 
     def _moved(self, key: Key, qp: QueuePair, now_s: float) -> _Known:
-        psn, rq_psn = qp.sq_psn or 0, qp.rq_psn or 0
         one = self._known.get(key)
         if one is None:
-            return _Known(psn, now_s, rq_psn, now_s)
+            return _Known(qp, qp.sq_psn or 0, now_s, qp.rq_psn or 0, now_s)
         one.looks += 1
-        step = ahead(one.psn, psn)
+        step = ahead(one.psn, qp.sq_psn or 0)
         if step > 0:
-            one.psn, one.moved_s, one.again_s = psn, now_s, -math.inf
+            one.psn, one.moved_s, one.again_s = qp.sq_psn or 0, now_s, -math.inf
         elif step < 0:  # a requester that sends again goes back first: that is no progress
             one.again_s = now_s
-        if ahead(one.rq_psn, rq_psn) > 0:
-            one.rq_psn, one.received_s = rq_psn, now_s
+        if ahead(one.rq_psn, qp.rq_psn or 0) > 0:
+            one.rq_psn, one.received_s = qp.rq_psn or 0, now_s
+        one.qp = qp
         return one
 
-    def _ask(self, found: list[tuple[Key, QueuePair]]) -> None:
-        """Whom nobody has asked yet, program by program."""
-        owners = dict.fromkeys(
-            (key[0], key[2], key[3]) for key, _ in found if self._known[key].to is None and not self._known[key].why
-        )
-        for device, pid, started in owners:
-            of = [(key, qp) for key, qp in found if (key[0], key[2], key[3]) == (device, pid, started)]
-            try:
-                seen = self.query(device, pid, started)
-            except (NotBorrowedError, OSError) as error:
-                for key, _ in of:
-                    self._known[key].why = str(error)
-                continue
-            places = match((qp for _, qp in of), seen.queried)
-            for key, qp in of:
-                place = places.get(qp.lqpn)
-                if place is None:
-                    self._known[key].why = "another queue pair of its program looks the same from outside"
-                else:
-                    one = self._known[key]
-                    one.to, one.place = seen.queried[place], place
-                    one.own = next((row.gid for row in seen.gids if _is_from(row, seen.queried[place])), "")
+    def _ask(self, of: Program, ones: list[_Known], now_s: float) -> None:
+        """A program's file, where something is not known that may be asked for now."""
+        device, owner = of
+        wanted = [one for one in ones if one.place is None]
+        if not owner.pid:
+            for one in wanted:
+                one.why = NOT_FOUND
+            return
+        if all(one.ask_s > now_s for one in wanted):
+            return
+        try:
+            seen = self.query(device, owner.pid, owner.started)
+        except (NotBorrowedError, OSError) as error:
+            for one in wanted:
+                one.put_off(str(error), now_s)
+            return
+        qps = [one.qp for one in ones]
+        places, whys = match(qps, seen.queried), why_not(qps, seen)
+        for one in wanted:
+            place = places.get(one.qp.lqpn)
+            if place is None:
+                one.put_off(whys[one.qp.lqpn], now_s, seen.peers(one.qp))
+            else:
+                one.forget()
+                one.to, one.place, one.own = seen.queried[place], place, seen.own(seen.queried[place])
 
     def query(self, device: str, pid: int, started: int) -> Seen:
         """What a program's own files tell of its queue pairs on a device. NotBorrowedError, OSError."""
@@ -199,18 +219,13 @@ class FlowTable:
         if number is None or driver_id is None:
             raise NotBorrowedError(f"{device}: its driver has no uverbs interface that is known here")
         with borrowed(pid, started, number) as files:
-            queried = {
-                Place(index, handle): uverbs.query(fd, handle, driver_id)
-                for index, fd in enumerate(files)
-                for handle in uverbs.handles(fd, driver_id)
-            }
-            return Seen(queried, tuple(uverbs.gid_table(files[0], driver_id)) if files else ())
+            return ask(files, driver_id)
 
     def ask_again(self, device: str, qpn: int | None = None) -> None:
         """Addresses of a device's flows, or of one of them, are others now: they are asked anew at the next look."""
         for key, one in self._known.items():
             if key[0] == device and qpn in (None, key[1]):
-                one.to, one.place, one.own, one.why = None, None, "", ""
+                one.forget()
 
     def family(self, device: str) -> str:
         """The RDMA driver's name."""
@@ -218,23 +233,32 @@ class FlowTable:
             self._family = {one.name: FAMILIES.get(one.driver, one.driver) for one in devices(self._root)}
         return self._family.get(device, "")
 
-    def _flow(self, key: Key, qp: QueuePair, now_s: float) -> Flow:
-        one = self._known[key]
+    def _flow(self, key: Key, one: _Known, now_s: float, names: dict[int, str], count: Counter[Program]) -> Flow:
+        device, _, owner = key
         silent_s = now_s - one.moved_s if one.looks else None
         posted = None
-        if silent_s is not None and silent_s >= SILENT_S and self.family(qp.device) == "rxe":
-            here = sum(k[0] == key[0] and k[2:] == key[2:] for k in self._known)
-            posted = outstanding(qp.pid, device_file(qp.device, self._root), here)
-        waits = deadline(one.to.timeout, one.to.retry_count, self.family(qp.device)) if one.to is not None else None
+        alone = count[device, owner] == 1 and owner.pid  # of several, which queue is whose cannot be told
+        if silent_s is not None and silent_s >= SILENT_S and alone and self.family(device) == "rxe":
+            posted = outstanding(owner.pid, device_file(device, self._root), 1)
+        waits, odd = self._deadline(device, one.to)
         return Flow(
-            qp=qp, program=_program(qp.pid), started=key[3], to=one.to, own=one.own, place=one.place, deadline=waits,
-            silent_s=silent_s, received_s=now_s - one.received_s if one.looks else None, posted=posted,
-            again=now_s - one.again_s <= AGAIN_S, why=one.why,
+            qp=one.qp, program=names[owner.pid], started=owner.started, to=one.to, own=one.own, place=one.place,
+            deadline=waits, silent_s=silent_s, received_s=now_s - one.received_s if one.looks else None, posted=posted,
+            again=now_s - one.again_s <= AGAIN_S, why=one.why or odd, may_be=one.may_be,
         )  # fmt: skip
 
+    def _unseen(self, key: Key, one: _Known, names: dict[int, str]) -> Flow:
+        """One that was there before, of a device that does not tell of all now."""
+        waits, _ = self._deadline(key[0], one.to)
+        return Flow(
+            qp=one.qp, program=names[key[2].pid], started=key[2].started, to=one.to, own=one.own, place=one.place,
+            deadline=waits, why=self.unknown[key[0]], may_be=one.may_be,
+        )  # fmt: skip
 
-def _program(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    def _deadline(self, device: str, to: Queried | None) -> tuple[Deadline | None, str]:
+        """How long its transport waits, and why that is not known."""
+        try:
+            return deadline(to.timeout, to.retry_count, self.family(device)) if to is not None else None, ""
+        except ValueError:
+            assert to is not None
+            return None, f"its driver tells timeout {to.timeout} and {to.retry_count} retries, which there are not"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +14,12 @@ REQUEST, DUMP = 0x1, 0x300
 NESTED: Final = 0x8000
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _TYPE_MASK: Final = 0x3FFF
+
+
+def errno_of(body: bytes) -> int:
+    """How an ERROR, or the DONE at the end of a dump (netlink_dump_done() in net/netlink/af_netlink.c), says that it
+    ended; 0: well."""
+    return -int.from_bytes(body[:4], sys.byteorder, signed=True)
 
 
 def encode(kind: int, value: bytes) -> bytes:

@@ -16,14 +16,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from rdma.netlink import DONE, DUMP, ERROR, HEADER, REQUEST, attributes, encode
+from rdma.netlink import DONE, DUMP, ERROR, HEADER, REQUEST, attributes, encode, errno_of
 
 NETLINK_RDMA: Final = 20
 _NLDEV: Final = 5 << 10
 _GET, _RES_QP_GET = _NLDEV + 1, _NLDEV + 10
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX = 1, 2, 3
 _RES_QP, _RES_QP_ENTRY = 19, 20
-_LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME, _CTXN = 21, 22, 23, 24, 26, 27, 28, 29, 64
+_LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME, _PDN = 21, 22, 23, 24, 26, 27, 28, 29, 60
 
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR", "unknown"]
 STATES: Final[tuple[QpState, ...]] = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
@@ -42,8 +42,10 @@ TYPES: Final = {
 
 
 class QueuePair(msgspec.Struct, frozen=True):
-    """One queue pair. `rqpn`, `rq_psn`, `sq_psn`: None where the type has no peer. `pid`: 0 for one of the kernel's,
-    whose `owner` then says which part of the kernel. `context`: which opening of the device it belongs to."""
+    """One queue pair. `rqpn`, `rq_psn`, `sq_psn`: None where the type has no peer. `pid`: as the kernel tells it, the
+    thread that made it (see `rdma.program`); 0 once that has ended or where it is in another PID namespace, and for one
+    of the kernel's, whose `owner` then says which part of the kernel. `domain`: number of its protection domain on its
+    device, which belongs to one program."""
 
     device: str
     port: int
@@ -55,7 +57,19 @@ class QueuePair(msgspec.Struct, frozen=True):
     rq_psn: int | None
     pid: int
     owner: str = ""
-    context: int | None = None
+    domain: int | None = None
+
+    @property
+    def of_kernel(self) -> bool:
+        return not self.pid and bool(self.owner)
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What the kernel listed, in its order. `unknown`: devices of which it did not list all -> why. One queue pair that
+    its driver cannot tell of breaks off its device's list (drivers/infiniband/core/nldev.c, res_get_common_dumpit)."""
+
+    queue_pairs: list[QueuePair]
+    unknown: dict[str, str]
 
 
 class RdmaNetlinkError(Exception):
@@ -94,57 +108,56 @@ class Nldev:
     def devices(self) -> dict[str, int]:
         """Name -> the number by which the kernel knows it."""
         found = {}
-        for told in self._dump(_GET, b""):
-            name, index = told.get(_DEV_NAME), told.get(_DEV_INDEX)
+        told, code = self._dump(_GET, b"")
+        if code:
+            raise RdmaNetlinkError(f"the kernel refused to list its RDMA devices: {os.strerror(code)}")
+        for one in told:
+            name, index = one.get(_DEV_NAME), one.get(_DEV_INDEX)
             if name is not None and index is not None:
                 found[_text(name)] = _u32(index)
         return found
 
-    def queue_pairs(self) -> list[QueuePair]:
-        """Of all devices, in the kernel's order."""
-        found = []
+    def listing(self) -> Listing:
+        """The queue pairs of all devices. Of a device that went meanwhile, or whose list broke off: what was told."""
+        found, unknown = [], {}
         for name, index in self.devices().items():
-            for told in self._dump(_RES_QP_GET, encode(_DEV_INDEX, struct.pack("=I", index))):
-                for kind, entry in attributes(told.get(_RES_QP, b"")):
+            told, code = self._dump(_RES_QP_GET, encode(_DEV_INDEX, struct.pack("=I", index)))
+            for one in told:
+                for kind, entry in attributes(one.get(_RES_QP, b"")):
                     if kind == _RES_QP_ENTRY:
                         found.append(_queue_pair(name, dict(attributes(entry))))
-        return found
+            if code:
+                unknown[name] = f"the kernel broke off its list of the queue pairs of {name}: {os.strerror(code)}"
+        return Listing(found, unknown)
 
-    def _dump(self, kind: int, payload: bytes) -> Iterator[dict[int, bytes]]:
+    def _dump(self, kind: int, payload: bytes) -> tuple[list[dict[int, bytes]], int]:
+        """What was told, and the errno with which it ended: 0 when that is all."""
         if self._socket is None:
             raise RuntimeError("Nldev.open() was not called")
-        self._sequence += 1
+        self._sequence = self._sequence + 1 & 0xFFFFFFFF
         size = HEADER.size + len(payload)
         request = HEADER.pack(size, kind, REQUEST | DUMP, self._sequence, 0) + payload
+        told: list[dict[int, bytes]] = []
         try:
             self._socket.send(request)
-            messages = list(self._answers())
+            while True:
+                for answer, body in self._messages(self._socket.recv(1 << 18)):
+                    if answer in (DONE, ERROR):
+                        return told, errno_of(body)
+                    told.append(dict(attributes(body)))
         except OSError as error:
             raise RdmaNetlinkError(f"the kernel's RDMA interface did not answer: {error.strerror or error}") from error
-        for message in messages:
-            yield dict(attributes(message))
 
-    def _answers(self) -> Iterator[bytes]:
-        assert self._socket is not None
-        while True:
-            data = self._socket.recv(1 << 18)
-            at = 0
-            while at + HEADER.size <= len(data):
-                size, kind, _, sequence, _ = HEADER.unpack_from(data, at)
-                if size < HEADER.size:
-                    raise RdmaNetlinkError("the kernel's answer is cut")
-                body = data[at + HEADER.size : at + size]
-                at += (size + 3) & ~3
-                if sequence != self._sequence:
-                    continue  # of a question that was given up
-                if kind == DONE:
-                    return
-                if kind == ERROR:
-                    code = -struct.unpack_from("=i", body)[0]
-                    if code in (0, errno.ENOENT):  # a device that has gone since it was listed
-                        return
-                    raise RdmaNetlinkError(f"the kernel refused to list: {os.strerror(code)}")
-                yield body
+    def _messages(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Kind and body of each message of a datagram that answers the present question."""
+        at = 0
+        while at + HEADER.size <= len(data):
+            size, kind, _, sequence, _ = HEADER.unpack_from(data, at)
+            if size < HEADER.size:
+                raise RdmaNetlinkError("the kernel's answer is cut")
+            if sequence == self._sequence:  # others: of a question that was given up
+                yield kind, data[at + HEADER.size : at + size]
+            at += (size + 3) & ~3
 
 
 def _queue_pair(device: str, of: dict[int, bytes]) -> QueuePair:
@@ -165,7 +178,7 @@ def _queue_pair(device: str, of: dict[int, bytes]) -> QueuePair:
         rq_psn=number(_RQ_PSN),
         pid=number(_PID) or 0,
         owner=_text(of[_KERN_NAME]) if _KERN_NAME in of else "",
-        context=number(_CTXN),
+        domain=number(_PDN),
     )
 
 

@@ -23,6 +23,7 @@ def test_what_is_off_says_so_and_reads_nothing() -> None:
     assert rdma.poll() == []
     assert rdma.view(RUNGS, lambda _: ()) == {
         "why": OFF, "devices": [], "ethernet": [], "ethernet_why": OFF, "flows": [], "flows_why": OFF,
+        "flows_age_s": None, "flows_failures": 0,
         "live_qps_why": "rdma.steer.live_qps is off",
     }  # fmt: skip
     rdma.close()

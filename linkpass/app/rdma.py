@@ -24,8 +24,6 @@ from rdma.ethernet.watch import Netdevs
 from rdma.steering import Setting
 
 OFF = "off in the configuration"
-OPEN_AGAIN_S = 5.0
-"""Without RDMA, whether a module has been loaded meanwhile."""
 
 
 class Rdma:
@@ -40,7 +38,7 @@ class Rdma:
         self._config, self._clock, self._submit, self._uplinks = config, clock, submit, uplinks
         self._roce = roce
         self._networks = [ipaddress.ip_network(prefix) for prefix in config.prefixes]
-        self._counters = CounterEdge(config.rdma.evidence) if config.rdma.counters else None
+        self._counters = CounterEdge(config.rdma.evidence, clock.now_s) if config.rdma.counters else None
         self._ethernet = self._ethernet_edge() if config.rdma.ethernet else None
         self._flows = QueuePairEdge(self._on_flow) if config.rdma.flows else None
         heard = config.rdma.events or config.probing.protocol == "verbs"  # datagrams follow addresses that move
@@ -48,9 +46,8 @@ class Rdma:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self) -> list[str]:
-        """Never fails: what cannot be had is returned in words. Looks at queue pairs by itself from now on."""
-        if self._counters is not None:
-            self._counters.open()
+        """Never fails: what cannot be had is returned in words. Looks at queue pairs by itself from now on; counters
+        are read when `poll` is called."""
         if self._flows is not None:
             self._look()
         return self._events.open() if self._events is not None else []
@@ -65,13 +62,15 @@ class Rdma:
 
     def poll(self) -> list[str]:
         """Read counters and statistics, look for devices; what they say that they did not say before."""
-        lines = self._counters.poll(self._clock.now_s()) if self._counters is not None else []
+        lines = self._counters.poll() if self._counters is not None else []
         if self._ethernet is not None:
             netdevs = self._counters.netdevs if self._counters is not None else ()
             lines += self._ethernet.poll((*netdevs, *self._uplinks()))
         if self._flows is not None and (roce := self._roce()) is not None:
             uses = ((device, to) for device, to in self._flows.addresses() if to.is_global)
             roce.set_flows(RoceFlow(d, to.port, to.sgid_index, to.gid, to.traffic_class, to.sl) for d, to in uses)
+        if self._flows is not None:
+            lines += self._flows.lines()
         return lines + (self._events.poll() if self._events is not None else [])
 
     def peers(self) -> Mapping[str, bool]:
@@ -84,7 +83,7 @@ class Rdma:
         if (roce := self._roce()) is not None:
             shown["datagrams"], shown["datagrams_why"] = roce.rows(), roce.why
         if self._flows is None:
-            return {**shown, "flows": [], "flows_why": OFF}
+            return {**shown, "flows": [], "flows_why": OFF, "flows_age_s": None, "flows_failures": 0}
         setting = Setting(
             labels=str(rungs["1"]["why"]),
             routes=str(rungs["2"]["why"]),
@@ -94,7 +93,13 @@ class Rdma:
             ways=ways,
             unproven=self._config.rdma.steer.unproven,
         )
-        return {**shown, "flows": self._flows.snapshot(setting), "flows_why": self._flows.why}
+        return {
+            **shown,
+            "flows": self._flows.snapshot(setting),
+            "flows_why": self._flows.why,
+            "flows_age_s": self._flows.age_s(self._clock.now_s()),
+            "flows_failures": self._flows.failures,
+        }
 
     @property
     def queue_pairs(self) -> QueuePairEdge | None:
@@ -137,11 +142,13 @@ class Rdma:
 
     def _look(self) -> None:
         assert self._flows is not None
-        if not self._flows.is_open:
-            self._flows.open()
-        self._flows.poll(self._clock.now_s())
-        pause_s = LOOK_S if self._flows.is_open else OPEN_AGAIN_S
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+        pause_s = LOOK_S
+        try:
+            pause_s = self._flows.poll(self._clock.now_s())
+        except Exception as error:  # noqa: BLE001 - one flow that is odd must not end the looking at all of them
+            self._flows.failed(error)
+        finally:
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _on_flow(self, event: Event) -> None:
         """Of flows to the configured prefixes; any other is shown and no more."""

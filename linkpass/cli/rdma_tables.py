@@ -9,6 +9,8 @@ from linkpass.cli.tables import Row, seconds, speed, table, word
 
 FLOWS_SHOWN = 16
 """RDMA flows shown unless all are asked for: a job has hundreds, and they are alike."""
+OLD_S = 5.0
+"""A look at them that is older is told of."""
 
 
 def ports(view: Row, *, everything: bool) -> RenderableType | None:
@@ -91,7 +93,7 @@ def flows(view: Row, *, everything: bool) -> RenderableType | None:
     shown = [row for row in every if everything or row["stands"] or row["state"] == "SQD"] or every[:FLOWS_SHOWN]
     rows = [
         (
-            f"{row['program'] or '?'} {row['pid']}",
+            f"{row['program'] or '?'} {row['pid'] or ''}".rstrip(),
             f"{row['device']} {row['qpn']}",
             row["peer"] or "?",
             word(_state(row)),
@@ -103,7 +105,9 @@ def flows(view: Row, *, everything: bool) -> RenderableType | None:
     ]
     if not rows:
         return None
-    title = f"RDMA flows ({len(every)})" + (f" ({rdma['flows_why']})" if rdma.get("flows_why") else "")
+    why, age_s = rdma.get("flows_why") or "", rdma.get("flows_age_s") or 0.0
+    notes = [*([why] if why else []), *([f"as of {seconds(age_s)} ago"] if age_s > OLD_S else [])]
+    title = f"RDMA flows ({len(every)})" + (f" ({'; '.join(notes)})" if notes else "")
     return table(title, "program", "queue pair", "peer", "state", "gives up", "moved by", "why not", rows=rows)
 
 

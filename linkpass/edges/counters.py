@@ -1,11 +1,14 @@
 """The counters of this host's RDMA ports, read about once a second: what they say of congestion, loss and sick links.
 
-Reading changes nothing, so it is done in every mode. A host without RDMA has one line to say about it."""
+Reading changes nothing, so it is done in every mode. Drivers may ask their firmware for it (mlx5's `hw_counters` and
+`state`), so a thread reads, and the event loop only hands over and takes. A host without RDMA has one line to say."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +17,74 @@ import msgspec
 from rdma.counters.evidence import Finding, Thresholds, figures, findings
 from rdma.counters.reading import PortReader, Window
 from rdma.devices import Device, Rate, device_names, devices
-from rdma.sysfs import ROOT, Text, Unknown, after_colon, read_text
+from rdma.sysfs import ROOT, Text, Unknown, Value, after_colon, read_text
 
 NO_RDMA = "no RDMA device on this host"
 
 
-class CounterEdge:
-    """`open` finds the ports, `poll` reads them, `snapshot` shows what the last poll saw."""
+class PortRow(msgspec.Struct, frozen=True):
+    """What a port said at the last reading."""
 
-    def __init__(self, limits: Thresholds, root: Path = ROOT) -> None:
-        self._limits = limits
+    state: Text
+    window: Window | None
+    totals: dict[str, Value]
+    strange: tuple[str, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """`ports` by name. `why`: why there is nothing to show, or not all; empty when all was read."""
+
+    devices: tuple[Device, ...]
+    ports: dict[str, PortRow]
+    why: str
+
+
+class Ports:
+    """The thread's: finds the ports and reads them. Nothing else touches it while that is at work."""
+
+    def __init__(self, now_s: Callable[[], float], root: Path = ROOT) -> None:
+        self._now_s = now_s
         self._root = root
         self._devices: tuple[Device, ...] = ()
         self._readers: dict[str, PortReader] = {}
-        self._windows: dict[str, Window] = {}
-        self._states: dict[str, Text] = {}
-        self._found: dict[tuple[str, str], Finding] = {}
-        self.why = NO_RDMA
-        """Why there is nothing to show, or not all; empty when all is read."""
+        self._why = NO_RDMA
+        self._opened = False
 
-    def open(self) -> None:
+    def read(self, how: tuple[int, os.sched_param]) -> Seen:
+        """It runs as the loop does: kept from running by a job, it could hold on to the interpreter."""
+        if os.sched_getscheduler(0) != how[0]:
+            try:
+                os.sched_setscheduler(0, *how)
+            except OSError:
+                pass
+        if not self._opened or self._changed():
+            self.close()
+            self._open()
+        rows = {}
+        for device in self._devices:
+            for port in device.ports:
+                reader = self._readers.get(port.name)
+                if reader is None:
+                    rows[port.name] = PortRow(port.state, None, {})
+                    continue
+                state, window = after_colon(read_text(port.folder / "state")), reader.read(self._now_s())
+                rows[port.name] = PortRow(state, window, reader.totals(), reader.strange)
+        return Seen(self._devices, rows, self._why)
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _open(self) -> None:
         """Never fails: what cannot be read is named in `why`."""
         try:
             self._devices = devices(self._root)
         except OSError as error:
-            self.why = f"RDMA devices cannot be looked at: {error.strerror}"
+            self._why = f"RDMA devices cannot be looked at: {error.strerror}"
             return
-        if not self._devices:
-            self.why = NO_RDMA
-            return
-        self.why = ""
+        self._opened = True
+        self._why = "" if self._devices else NO_RDMA
         for device in self._devices:
             for port in device.ports:
                 reader = PortReader(port, device.driver)
@@ -51,32 +92,9 @@ class CounterEdge:
                     reader.open()
                 except OSError as error:
                     hint = ": raise the limit of open files (LimitNOFILE)" if error.errno == errno.EMFILE else ""
-                    self.why = f"the counters of {port.name} are not read: {error.strerror}{hint}"
+                    self._why = f"the counters of {port.name} are not read: {error.strerror}{hint}"
                 else:
                     self._readers[port.name] = reader
-
-    def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
-        self._windows.clear()
-        self._states.clear()
-
-    def poll(self, now_s: float) -> list[str]:
-        """Read every port; a line for each finding that is new, and for each that is over."""
-        if self._changed():
-            self.close()
-            self.open()
-        seen: dict[tuple[str, str], Finding] = {}
-        for name, reader in self._readers.items():
-            self._states[name] = after_colon(read_text(reader.port.folder / "state"))
-            window = self._windows[name] = reader.read(now_s)
-            for finding in findings(window, self._limits):
-                seen[name, finding.what] = finding
-        lines = [_told(finding) for place, finding in seen.items() if place not in self._found]
-        lines += [f"{port}: {what} is below its limit again" for port, what in self._found if (port, what) not in seen]
-        self._found = seen
-        return lines
 
     def _changed(self) -> bool:
         """A device came, or went."""
@@ -85,15 +103,66 @@ class CounterEdge:
         except OSError:
             return False
 
+
+class CounterEdge:
+    """`poll` takes what the last reading saw and begins the next, `snapshot` shows it."""
+
+    def __init__(
+        self, limits: Thresholds, now_s: Callable[[], float], root: Path = ROOT, executor: Executor | None = None
+    ) -> None:
+        """`executor` runs one thing at a time, and is shut down by `close`."""
+        self._limits = limits
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="rdma-counters")
+        self._reader = Ports(now_s, root)
+        self._reading: Future[Seen] | None = None
+        self._seen = Seen((), {}, "not read yet")
+        self._found: dict[tuple[str, str], Finding] = {}
+        self._failed = ""
+
+    def close(self) -> None:
+        """Does not wait: a reading that hangs in a driver ends when that lets go."""
+        self._executor.submit(self._reader.close)
+        self._executor.shutdown(wait=False)
+
+    @property
+    def why(self) -> str:
+        """Why there is nothing to show, or not all; empty when all is read."""
+        return self._failed or self._seen.why
+
+    def poll(self) -> list[str]:
+        """A line for each finding that is new, and for each that is over. A reading that is not done is waited for;
+        counters are compared over the time that really passed."""
+        lines = []
+        if self._reading is not None:
+            if not self._reading.done():
+                return []
+            lines = self._take(self._reading)
+        how = os.sched_getscheduler(0), os.sched_getparam(0)
+        self._reading = self._executor.submit(self._reader.read, how)
+        return lines
+
+    def _take(self, reading: Future[Seen]) -> list[str]:
+        try:
+            self._seen, self._failed = reading.result(), ""
+        except Exception as error:  # noqa: BLE001 - what drivers answer is not ours: none of it may end the reading
+            self._failed = f"RDMA counters are not read: {type(error).__name__}: {error}"
+            return []
+        windows = (row.window for row in self._seen.ports.values() if row.window is not None)
+        seen = {(one.port, one.what): one for window in windows for one in findings(window, self._limits)}
+        lines = [_told(finding) for place, finding in seen.items() if place not in self._found]
+        lines += [f"{port}: {what} is below its limit again" for port, what in self._found if (port, what) not in seen]
+        self._found = seen
+        return lines
+
     @property
     def netdevs(self) -> tuple[str, ...]:
         """The network devices of all ports."""
-        every = (name for one in self._devices for port in one.ports for name in (port.netdevs or one.netdevs))
+        every = (name for one in self._seen.devices for port in one.ports for name in (port.netdevs or one.netdevs))
         return tuple(dict.fromkeys(every))
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data for people and for metrics. What is unknown is None, its reason in `unknown`."""
-        return {"why": self.why, "devices": [self._device(device) for device in self._devices]}
+        return {"why": self.why, "devices": [self._device(device) for device in self._seen.devices]}
 
     def _device(self, device: Device) -> dict[str, Any]:
         return {
@@ -108,13 +177,13 @@ class CounterEdge:
 
     def _ports(self, device: Device) -> Iterator[dict[str, Any]]:
         for port in device.ports:
-            window, reader = self._windows.get(port.name), self._readers.get(port.name)
-            totals = reader.totals() if reader is not None else {}
-            shown = figures(window, self._limits) if window is not None else {}
+            row = self._seen.ports[port.name]
+            totals = row.totals
+            shown = figures(row.window, self._limits) if row.window is not None else {}
             yield {
                 "name": port.name,
                 "protocol": port.protocol,
-                "state": _plain(self._states.get(port.name, port.state)),
+                "state": _plain(row.state),
                 "rate_bps": port.rate.bits_per_s if isinstance(port.rate, Rate) else None,
                 "netdevs": list(port.netdevs or device.netdevs),
                 "gids": [msgspec.to_builtins(gid) for gid in port.gids],
@@ -122,7 +191,7 @@ class CounterEdge:
                 "figures": {name: _plain(value) for name, value in shown.items()},
                 "unknown": {name: str(value) for name, value in totals.items() if isinstance(value, Unknown)},
                 "findings": [msgspec.to_builtins(one) for place, one in self._found.items() if place[0] == port.name],
-                "strange": list(reader.strange) if reader is not None else [],
+                "strange": list(row.strange),
             }
 
 

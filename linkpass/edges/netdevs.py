@@ -84,6 +84,9 @@ class NetdevEdge:
         except OSError as error:  # no more open files
             self.why = f"Ethernet ports are not read: {error.strerror or error}"
             return []
+        except Exception as error:  # noqa: BLE001 - what drivers and modules answer is not ours: none of it may end the reading
+            self.why = f"Ethernet ports are not read: {type(error).__name__}: {error}"
+            return []
         self.why = "" if self._seen else "no Ethernet port of an RDMA device or uplink"
         lines = [_told(one) for place, one in found.items() if place not in self._found]
         lines += [

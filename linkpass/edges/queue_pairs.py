@@ -1,15 +1,22 @@
 """The RDMA flows of this host: whom they talk to, whether they advance, how long their transports wait.
 
-Looked at a few times a second, over netlink and each program's own file (`rdma.flows`); no program is touched. Of a
-flow that stands although work waits the core is told, and goes on being told while it lasts.
+Looked at a few times a second, over netlink and each program's own file (`rdma.flows`). Both are answered by drivers,
+whose firmware may be asked for each queue pair: so a thread looks, the event loop hands over and takes and never waits,
+and looks take a twentieth of the time at most. Of a flow that stands although work waits the core is told, and goes on
+being told while it lasts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from rdma import drivers
@@ -20,19 +27,82 @@ from rdma.sysfs import ROOT
 from rdma.uverbs import Address
 
 LOOK_S = 0.2
+TAKE_S = 0.02
+"""What is looked at is asked for again after so long."""
+REST = 20
+"""The least time from one look to the next, in times that a look takes."""
+OPEN_AGAIN_S = 5.0
+"""Without RDMA, whether a module has been loaded meanwhile."""
 STANDS_S = 0.3
 """A flow that has sent nothing new for so long, though work waits, is told of: some round trips and a resend or two."""
 TELL_AGAIN_S = 0.5
 
 
-class QueuePairEdge:
-    """`poll` every LOOK_S. `emit` takes what is for the core."""
+class Looked(msgspec.Struct, frozen=True):
+    """`flows`: None when they could not be looked at. `families`: of their devices. `took_s`: for the look alone."""
 
-    def __init__(self, emit: Callable[[Event], None], root: Path = ROOT) -> None:
-        self._emit = emit
+    flows: list[Flow] | None
+    families: dict[str, str]
+    why: str
+    took_s: float
+    is_open: bool = True
+
+
+class Watch:
+    """The thread's: nothing else touches the table or the kernel's connection while it is at work."""
+
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._kernel = Nldev()
-        self._table: FlowTable | None = None
+        self.table: FlowTable | None = None
+
+    def look(self, now_s: float, again: Iterable[tuple[str, int | None]], how: tuple[int, os.sched_param]) -> Looked:
+        """`again`: whose addresses are others now. It runs as the loop does: kept from running by a job, it could hold
+        on to the interpreter."""
+        if os.sched_getscheduler(0) != how[0]:
+            try:
+                os.sched_setscheduler(0, *how)
+            except OSError:
+                pass
+        begun_s = time.monotonic()
+        try:
+            if self.table is None:
+                self._kernel.open()
+                self.table = FlowTable(self._kernel, self._root)
+            for device, qpn in again:
+                self.table.ask_again(device, qpn)
+            flows = self.table.look(now_s)
+            families = {device: self.table.family(device) for device in {flow.qp.device for flow in flows}}
+            why = "; ".join(self.table.unknown.values())
+        except RdmaNetlinkError as error:
+            return Looked(None, {}, str(error), time.monotonic() - begun_s, self.table is not None)
+        return Looked(flows, families, why, time.monotonic() - begun_s)
+
+    def close(self) -> None:
+        self._kernel.close()
+        self.table = None
+
+
+class QueuePairEdge:
+    """`poll` as often as it asks for. `emit` takes what is for the core."""
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        root: Path = ROOT,
+        executor: Executor | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """`executor` runs one thing at a time, and is shut down by `close`."""
+        self._emit = emit
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="queue-pairs")
+        self._watch = watch or Watch(root)
+        self._looking: Future[Looked] | None = None
+        self._begun_s = -math.inf
+        self._seen_s: float | None = None
+        self._due_s = -math.inf
+        self._again: list[tuple[str, int | None]] = []
+        self._families: dict[str, str] = {}
         self._flows: list[Flow] = []
         self._standing: dict[str, tuple[str, float]] = {}
         """Flows that were told of -> their peer, and when."""
@@ -40,43 +110,76 @@ class QueuePairEdge:
         self._patience: dict[str, float] = {}
         """Peers -> what was last told."""
         self.why = "not looked at yet"
-        """Why there is nothing to show; empty when all could be asked."""
-
-    def open(self) -> None:
-        """Never fails: without RDMA `why` says so."""
-        try:
-            self._kernel.open()
-            self._table = FlowTable(self._kernel, self._root)
-            self.why = ""
-        except RdmaNetlinkError as error:
-            self.why = str(error)
+        """Why there is nothing to show, or not all; empty when all could be asked."""
+        self.failures = 0
+        """Looks that ended in a way that nobody has thought of."""
+        self._said: set[str] = set()
+        self._lines: list[str] = []
 
     def close(self) -> None:
-        self._kernel.close()
-        self._table = None
+        """Does not wait: a look that hangs in a driver ends when that lets go."""
+        self._executor.submit(self._watch.close)
+        self._executor.shutdown(wait=False)
 
-    @property
-    def is_open(self) -> bool:
-        return self._table is not None
+    def poll(self, now_s: float) -> float:
+        """Take what the last look saw, begin the next when it is due. When to call again, in seconds."""
+        if self._looking is not None:
+            if not self._looking.done():
+                return TAKE_S if now_s - self._begun_s < LOOK_S else LOOK_S
+            looking, self._looking = self._looking, None
+            self._take(looking, now_s)
+        if now_s >= self._due_s:
+            how = os.sched_getscheduler(0), os.sched_getparam(0)
+            again, self._again = self._again, []
+            self._begun_s = now_s
+            self._looking = self._executor.submit(self._watch.look, now_s, again, how)
+            return TAKE_S
+        return min(LOOK_S, self._due_s - now_s)
 
-    def poll(self, now_s: float) -> None:
-        """Look at all queue pairs once."""
-        if self._table is None:
-            return
+    def _take(self, looking: Future[Looked], now_s: float) -> None:
+        self._due_s = self._begun_s + LOOK_S
         try:
-            self._flows = self._table.look(now_s)
-            self.why = ""
-        except RdmaNetlinkError as error:
-            self.why = str(error)
+            looked = looking.result()
+        except Exception as error:  # noqa: BLE001 - what drivers and programs answer is not ours: none of it may end the looking
+            self.failed(error)
             return
+        self.why = looked.why
+        self._due_s = self._begun_s + (max(LOOK_S, REST * looked.took_s) if looked.is_open else OPEN_AGAIN_S)
+        if self._again:  # told of since: as soon as may be
+            self._due_s = now_s
+        if looked.flows is not None:
+            self._seen_s = self._begun_s
+            self._flows = looked.flows
+            self._families |= looked.families
+            self._tell_all(self._begun_s)
+
+    def failed(self, error: Exception) -> None:
+        """The looking goes on, and `why` says what came of it."""
+        self.failures += 1
+        kind = type(error).__name__
+        self.why = f"RDMA flows are not looked at: {kind}: {error}"
+        if kind not in self._said:
+            self._said.add(kind)
+            self._lines.append(self.why)
+
+    def lines(self) -> list[str]:
+        """What is to be logged since this was last asked: each kind of failure once."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def age_s(self, now_s: float) -> float | None:
+        """How old what is shown is; None when there is nothing yet."""
+        return None if self._seen_s is None else now_s - self._seen_s
+
+    def _tell_all(self, now_s: float) -> None:
         here: set[str] = set()
         for flow in self._flows:
-            peer = flow.peer
-            if peer:
-                here.add(flow.name)
-                moves = 0.0 in (flow.silent_s, flow.received_s)
+            moves = 0.0 in (flow.silent_s, flow.received_s)
+            for peer in flow.peers:
                 self._advanced[peer] = self._advanced.get(peer, False) or moves
-                self._tell(flow, peer, now_s)
+            here.add(flow.name)
+            if flow.peer:
+                self._tell(flow, flow.peer, now_s)
         for name in self._standing.keys() - here:
             peer, _ = self._standing.pop(name)
             self._emit(FlowGoes(peer=peer, flow=name, ended=True))
@@ -95,6 +198,10 @@ class QueuePairEdge:
     def _tell(self, flow: Flow, peer: str, now_s: float) -> None:
         name = flow.name
         told = self._standing.get(name)
+        if told is not None and told[0] != peer:  # it has moved
+            del self._standing[name]
+            self._emit(FlowGoes(peer=told[0], flow=name))
+            told = None
         if flow.stands and flow.silent_s is not None and flow.silent_s >= STANDS_S:
             if told is None or now_s - told[1] >= TELL_AGAIN_S:
                 self._standing[name] = peer, now_s
@@ -114,17 +221,17 @@ class QueuePairEdge:
         return [(flow.qp.device, flow.to.to) for flow in self._flows if flow.to is not None]
 
     def family(self, device: str) -> str:
-        """The name of a device's RDMA driver; empty when it is not known."""
-        return self._table.family(device) if self._table is not None else ""
+        """The name of the RDMA driver of a flow's device; empty when it is not known."""
+        return self._families.get(device, "")
 
     def ask_again(self, device: str, qpn: int | None = None) -> None:
         """Addresses of a device's flows, or of one of them, are others now."""
-        if self._table is not None:
-            self._table.ask_again(device, qpn)
+        self._again.append((device, qpn))
+        self._due_s = -math.inf
 
     def take_peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data has advanced since this was last asked."""
-        now, self._advanced = self._advanced, {flow.peer: False for flow in self._flows if flow.peer}
+        now, self._advanced = self._advanced, {peer: False for flow in self._flows for peer in flow.peers}
         return now
 
     def snapshot(self, setting: Setting) -> list[dict[str, Any]]:
@@ -134,7 +241,7 @@ class QueuePairEdge:
     def _row(self, flow: Flow, setting: Setting) -> dict[str, Any]:
         family = self.family(flow.qp.device)
         return {
-            "name": flow.name, "program": flow.program, "pid": flow.qp.pid, "device": flow.qp.device,
+            "name": flow.name, "program": flow.program, "pid": flow.qp.pid or None, "device": flow.qp.device,
             "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
             "own": flow.source, "peer": flow.peer, "silent_s": flow.silent_s, "posted": flow.posted,
             "stands": flow.stands,

@@ -1,4 +1,4 @@
-"""A dump that the kernel broke off is not taken for a short table. Its errno comes in the message that ends the dump."""
+"""A dump that the kernel broke off is not taken for a short table: its errno comes in the message that ends it."""
 
 from __future__ import annotations
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from at_once import AtOnce
 from sysfs_tree import REFUSED, Tree
 
+from linkpass.edges import counters
 from linkpass.edges.counters import NO_RDMA, CounterEdge
 from linkpass.edges.metrics import exposition
 from rdma.counters.evidence import Thresholds
@@ -28,12 +32,31 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
+class Bench:
+    """The edge, whose readings are done when they have been asked for, and the time."""
+
+    def __init__(self, root: Path) -> None:
+        self.now_s = 0.0
+        self.edge = CounterEdge(Thresholds(), lambda: self.now_s, root, AtOnce())
+
+    def poll(self, at_s: float) -> list[str]:
+        """Reads at this time, and takes what was read."""
+        self.now_s = at_s
+        self.edge.poll()
+        future = self.edge._reading
+        assert future is not None
+        self.edge._reading = None
+        return self.edge._take(future)
+
+    def snapshot(self) -> dict[str, Any]:
+        return self.edge.snapshot()
+
+
 @pytest.fixture
-def edge(tree: Tree) -> Iterator[CounterEdge]:
-    made = CounterEdge(Thresholds(), tree.root)
-    made.open()
+def edge(tree: Tree) -> Iterator[Bench]:
+    made = Bench(tree.root)
     yield made
-    made.close()
+    made.edge.close()
 
 
 def count(tree: Tree, **values: int) -> None:
@@ -42,20 +65,20 @@ def count(tree: Tree, **values: int) -> None:
         (next(folder.glob(f"*/{file}"))).write_text(f"{value}\n")
 
 
-def port_of(edge: CounterEdge) -> dict[str, Any]:
+def port_of(edge: Bench | CounterEdge) -> dict[str, Any]:
     port: dict[str, Any] = edge.snapshot()["devices"][0]["ports"][0]
     return port
 
 
 def test_a_host_without_rdma_has_one_line_to_say(tmp_path: Path) -> None:
-    edge = CounterEdge(Thresholds(), tmp_path)
-    edge.open()
-    assert edge.poll(1.0) == []
-    assert edge.snapshot() == {"why": NO_RDMA, "devices": []}
-    edge.close()
+    bench = Bench(tmp_path)
+    assert bench.snapshot() == {"why": "not read yet", "devices": []}
+    assert bench.poll(1.0) == []
+    assert bench.snapshot() == {"why": NO_RDMA, "devices": []}
+    bench.edge.close()
 
 
-def test_what_is_known_is_shown_and_what_is_not_has_its_reason(edge: CounterEdge) -> None:
+def test_what_is_known_is_shown_and_what_is_not_has_its_reason(edge: Bench) -> None:
     assert edge.poll(1.0) == []
     shown = edge.snapshot()
     assert shown["why"] == ""
@@ -69,7 +92,7 @@ def test_what_is_known_is_shown_and_what_is_not_has_its_reason(edge: CounterEdge
     assert port["figures"]["symbol_errors_per_s"] is None
 
 
-def test_a_finding_is_said_once_and_once_when_it_is_over(edge: CounterEdge, tree: Tree) -> None:
+def test_a_finding_is_said_once_and_once_when_it_is_over(edge: Bench, tree: Tree) -> None:
     edge.poll(1.0)
     count(tree, port_rcv_packets=2000, np_ecn_marked_roce_packets=200)
     (line,) = edge.poll(2.0)
@@ -82,14 +105,14 @@ def test_a_finding_is_said_once_and_once_when_it_is_over(edge: CounterEdge, tree
     assert port_of(edge)["findings"] == []
 
 
-def test_a_port_that_goes_down_is_shown_at_the_next_look(edge: CounterEdge, tree: Tree) -> None:
+def test_a_port_that_goes_down_is_shown_at_the_next_look(edge: Bench, tree: Tree) -> None:
     edge.poll(1.0)
     tree.write("class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
     edge.poll(2.0)
     assert port_of(edge)["state"] == "DOWN"
 
 
-def test_what_is_exported_is_accepted_by_promtool(edge: CounterEdge, tree: Tree) -> None:
+def test_what_is_exported_is_accepted_by_promtool(edge: Bench, tree: Tree) -> None:
     edge.poll(1.0)
     count(tree, local_ack_timeout_err=9)
     edge.poll(2.0)
@@ -108,20 +131,49 @@ def test_what_is_exported_is_accepted_by_promtool(edge: CounterEdge, tree: Tree)
 
 def test_too_few_open_files_are_named(tree: Tree) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    edge = CounterEdge(Thresholds(), tree.root)
+    bench = Bench(tree.root)
     first_free = os.dup(0)
     os.close(first_free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 2, hard))
     try:
-        edge.open()
+        bench.poll(1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert edge.why.startswith("the counters of mlx5_0/1 are not read: Too many open files: raise the limit")
-    assert port_of(edge)["totals"] == {}
-    edge.close()
+    assert bench.edge.why.startswith("the counters of mlx5_0/1 are not read: Too many open files: raise the limit")
+    assert port_of(bench)["totals"] == {}
+    bench.edge.close()
+    bench = Bench(tree.root)
     resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
     try:
-        edge.open()
+        bench.poll(1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert edge.why == "RDMA devices cannot be looked at: Too many open files"
+    assert bench.edge.why == "RDMA devices cannot be looked at: Too many open files"
+    bench.poll(2.0)
+    assert bench.edge.why == "", "it is tried again"
+    bench.edge.close()
+
+
+def test_a_driver_that_hangs_is_not_waited_for(tree: Tree) -> None:
+    let_go, thread = threading.Event(), ThreadPoolExecutor(1)
+    thread.submit(let_go.wait, 10)  # as a read whose driver waits for its firmware
+    edge = CounterEdge(Thresholds(), lambda: 1.0, tree.root, thread)
+    assert [edge.poll() for _ in range(5)] == [[]] * 5
+    assert edge.why == "not read yet"
+    let_go.set()
+    thread.submit(int).result(10)
+    edge.poll()
+    assert edge.why == "" and port_of(edge)["state"] == "ACTIVE"
+    edge.close()
+    thread.shutdown(wait=True)
+
+
+def test_what_nobody_has_thought_of_is_a_reason_and_not_the_end(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tree.root)
+    with monkeypatch.context() as patch:
+        patch.setattr(counters.PortReader, "totals", lambda _: 1 // 0)
+        bench.poll(1.0)
+    assert bench.edge.why.startswith("RDMA counters are not read: ZeroDivisionError")
+    bench.poll(2.0)
+    assert bench.edge.why == ""
+    bench.edge.close()

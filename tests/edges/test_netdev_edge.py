@@ -7,11 +7,12 @@ import io
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from at_once import AtOnce
 from ethtool_kernel import RecordedKernel, answer, with_numbers
 from module_pages import osfp, qsfp28, words
 from rich.console import Console
@@ -25,18 +26,6 @@ from rdma.ethernet.table import STATISTICS
 from rdma.ethernet.watch import Netdevs
 
 DEVICE = "nothere0"
-
-
-class AtOnce(Executor):
-    """What is submitted has been done when `submit` returns."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except OSError as error:
-            future.set_exception(error)
-        return future
 
 
 class Bench:
@@ -174,6 +163,17 @@ def test_a_reading_that_fails_is_said() -> None:
     edge.poll([DEVICE])
     edge.poll([DEVICE])
     assert edge.why == "Ethernet ports are not read: Too many open files"
+    edge.close()
+
+
+def test_a_reading_that_stumbles_over_what_a_module_says_is_said_and_done_again() -> None:
+    class Stumbling(Netdevs):
+        def look(self, devices: Any, now_s: Any) -> Any:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    edge = NetdevEdge(Thresholds(), Stumbling(), lambda: 0.0, AtOnce())
+    assert [edge.poll([DEVICE]) for _ in range(3)] == [[]] * 3
+    assert edge.why.startswith("Ethernet ports are not read: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff")
     edge.close()
 
 

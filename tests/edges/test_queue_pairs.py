@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from at_once import AtOnce
 
 from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges import queue_pairs
 from linkpass.edges.metrics import exposition
-from linkpass.edges.queue_pairs import QueuePairEdge
+from linkpass.edges.queue_pairs import Looked, QueuePairEdge, Watch
 from rdma.deadline import deadline
 from rdma.flows import Flow, Place
 from rdma.nldev import QpState, QueuePair
@@ -40,27 +44,39 @@ def flow(
     )  # fmt: skip
 
 
+class Shown(Watch):
+    """It sees what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nonexistent"))
+        self.now = Looked([], {"rxe0": "rxe"}, "", 0.001)
+        self.asked: list[tuple[float, list[tuple[str, int | None]]]] = []
+        self.failure: Exception | None = None
+
+    def look(self, now_s: float, again: Iterable[tuple[str, int | None]], how: tuple[int, os.sched_param]) -> Looked:
+        self.asked.append((now_s, list(again)))
+        if self.failure is not None:
+            raise self.failure
+        return self.now
+
+
 class Bench:
-    """The edge with a table that shows what it is given."""
+    """The edge with a table that shows what it is given, each look of which is done when it has been asked for."""
 
     def __init__(self) -> None:
         self.said: list[Event] = []
-        self.edge = QueuePairEdge(self.said.append, Path("/nonexistent"))
-        self.edge._table = self  # type: ignore[assignment]
-        self.flows: list[Flow] = []
+        self.watch = Shown()
+        self.edge = QueuePairEdge(self.said.append, Path("/nonexistent"), AtOnce(), self.watch)
         self.now_s = 100.0
 
-    def look(self, now_s: float) -> list[Flow]:
-        return self.flows
-
-    def family(self, device: str) -> str:
-        return "rxe"
-
-    def see(self, *flows: Flow) -> list[Event]:
-        self.flows = list(flows)
+    def see(self, *flows: Flow, **other: Any) -> list[Event]:
+        self.watch.now = msgspec.structs.replace(self.watch.now, flows=list(flows), **other)
         self.said.clear()
         self.now_s += queue_pairs.LOOK_S
         self.edge.poll(self.now_s)
+        looking, self.edge._looking = self.edge._looking, None
+        assert looking is not None
+        self.edge._take(looking, self.now_s)
         return [event for event in self.said if not isinstance(event, PeerPatience)]
 
     def patience(self, *flows: Flow) -> list[Event]:
@@ -161,9 +177,107 @@ def test_flows_are_counted_for_prometheus(bench: Bench) -> None:
 
 
 def test_a_host_without_rdma_has_one_line_to_say() -> None:
-    edge = QueuePairEdge(lambda _: None, Path("/nonexistent"))
-    edge.open()
+    edge = QueuePairEdge(lambda _: None, Path("/nonexistent"), AtOnce())
+    assert (edge.why, edge.age_s(1.0)) == ("not looked at yet", None)
     edge.poll(1.0)
+    edge.poll(1.1)
     assert edge.snapshot(HERE) == [] and edge.take_peers() == {}
-    assert edge.is_open or "RDMA" in edge.why
+    assert edge.why == "" or "RDMA" in edge.why
     edge.close()
+
+
+def test_a_look_that_hangs_in_a_driver_is_not_waited_for() -> None:
+    let_go, begun = threading.Event(), threading.Event()
+
+    class Hanging(Shown):
+        def look(self, *of: Any) -> Looked:
+            begun.set()
+            let_go.wait(10)
+            return super().look(*of)
+
+    watch, thread = Hanging(), ThreadPoolExecutor(1)
+    edge = QueuePairEdge(lambda _: None, Path("/nonexistent"), thread, watch)
+    watch.now = msgspec.structs.replace(watch.now, flows=[flow()])
+    assert edge.poll(1.0) == edge.poll(1.1) == queue_pairs.TAKE_S
+    assert [edge.poll(2.0 + step) for step in range(5)] == [queue_pairs.LOOK_S] * 5
+    assert begun.wait(10)
+    edge.ask_again("rxe0", 17)  # while the thread is at work: it is told with the next look
+    let_go.set()
+    thread.submit(int).result(10)
+    edge.poll(9.0)
+    assert (edge.flows, edge.age_s(9.0)) == ((flow(),), 8.0)
+    thread.submit(int).result(10)
+    assert watch.asked == [(1.0, []), (9.0, [("rxe0", 17)])]
+    edge.close()
+    thread.shutdown(wait=True)
+
+
+def test_looks_take_a_twentieth_of_the_time_at_most(bench: Bench) -> None:
+    bench.see(took_s=0.1)
+    before = len(bench.watch.asked)
+    begun_s = bench.now_s
+    pauses = []
+    while len(bench.watch.asked) == before:
+        pauses.append(bench.edge.poll(bench.now_s))
+        bench.now_s += pauses[-1]
+    assert bench.watch.asked[-1][0] - begun_s == pytest.approx(2.0)
+    assert max(pauses) == queue_pairs.LOOK_S  # as often as before it is asked whether there is something to do
+    bench.edge.poll(bench.now_s)
+    bench.edge.ask_again("rxe0")
+    bench.edge.poll(bench.now_s)
+    assert bench.watch.asked[-1][1] == [("rxe0", None)], "who has another address is looked at as soon as may be"
+
+
+def test_without_rdma_it_is_looked_for_now_and_then(bench: Bench) -> None:
+    bench.see(is_open=False, why="this kernel has no RDMA (module ib_core is not loaded)")
+    bench.watch.asked.clear()
+    begun_s = bench.now_s
+    while not bench.watch.asked:
+        bench.now_s += bench.edge.poll(bench.now_s)
+    assert bench.watch.asked[0][0] - begun_s == pytest.approx(queue_pairs.OPEN_AGAIN_S)
+
+
+def test_what_nobody_has_thought_of_does_not_end_the_looking(bench: Bench) -> None:
+    bench.see(flow())
+    bench.watch.failure = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    for _ in range(3):
+        assert bench.see() == []
+    assert bench.edge.why.startswith("RDMA flows are not looked at: UnicodeDecodeError: ")
+    assert bench.edge.failures == 3 and len(bench.edge.lines()) == 1
+    assert bench.edge.flows == (flow(),), "what was seen before is still shown, with its age"
+    assert bench.edge.age_s(bench.now_s) == pytest.approx(3 * queue_pairs.LOOK_S)
+    bench.watch.failure = None
+    bench.see(flow())
+    assert (bench.edge.why, bench.edge.age_s(bench.now_s), bench.edge.lines()) == ("", 0.0, [])
+
+
+def test_a_flow_that_is_not_seen_for_a_while_is_not_told_to_have_ended(bench: Bench) -> None:
+    """Its device's list broke off: it is shown without what is not known, and says so."""
+    bench.see(flow(silent_s=0.4, posted=3))
+    unseen = msgspec.structs.replace(flow(silent_s=None, received_s=None), why="broke off")
+    assert bench.see(unseen, why="broke off") == []
+    (row,) = bench.edge.snapshot(HERE)
+    assert (row["silent_s"], row["stands"], row["why"], bench.edge.why) == (None, False, "broke off", "broke off")
+    assert PEER in bench.edge.take_peers()
+    assert bench.see(flow()) == [FlowGoes(peer=PEER, flow=NAME)]
+
+
+def test_one_whose_address_is_another_now_does_not_stand_with_its_old_peer(bench: Bench) -> None:
+    bench.see(flow(silent_s=0.4, posted=3))
+    assert bench.see(flow(gid=None)) == []
+    goes, stands = bench.see(flow(silent_s=0.4, posted=3, gid="fd00:ff::3"))
+    assert goes == FlowGoes(peer=PEER, flow=NAME)
+    assert isinstance(stands, FlowStands) and stands.peer == "fd00:ff::3"
+
+
+def test_peers_of_handles_that_are_not_certain_are_active(bench: Bench) -> None:
+    bench.see(msgspec.structs.replace(flow(gid=None, received_s=0.0), may_be=(PEER, "fd00:ff::3")))
+    assert bench.edge.take_peers() == {PEER: True, "fd00:ff::3": True}
+    assert bench.edge.flows[0].peer == ""
+
+
+def test_one_whose_program_cannot_be_found_has_no_number_for_it(bench: Bench) -> None:
+    nobody = flow(gid=None)
+    bench.see(msgspec.structs.replace(nobody, program="", qp=msgspec.structs.replace(nobody.qp, pid=0)))
+    (row,) = bench.edge.snapshot(HERE)
+    assert (row["name"], row["pid"]) == ("a program that is not known, queue pair 17 of rxe0", None)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
+from at_once import AtOnce  # noqa: E402
 from sysfs_tree import Tree  # noqa: E402
 
 from linkpass.edges.counters import CounterEdge  # noqa: E402
@@ -38,8 +39,10 @@ def main(rounds: int) -> None:
             tree.port(name)
             for row in rows:
                 tree.counters(name, row.folder, **{row.file: 1_000_000})
-        edge = CounterEdge(Thresholds(), tree.root)
-        edge.open()
+        now_s = [0.0]
+        edge = CounterEdge(Thresholds(), lambda: now_s[0], tree.root, AtOnce())
+        edge.poll()
+        edge.poll()
         assert edge.why == "", edge.why
         busy = [path for file in BUSY for path in tree.root.glob(f"class/infiniband/*/ports/1/*/{file}")]
         cpu_s = []
@@ -47,7 +50,8 @@ def main(rounds: int) -> None:
             for path in busy:
                 path.write_text(f"{1_000_000 + 1000 * number}\n")
             begun_s = time.process_time()
-            edge.poll(float(number))
+            now_s[0] = number + 1.0
+            edge.poll()
             cpu_s.append(time.process_time() - begun_s)
         edge.close()
     cpu_s.sort()

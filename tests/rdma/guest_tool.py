@@ -122,7 +122,7 @@ def main(argv: list[str]) -> object:
             return devices()
         case ["queue-pairs"]:
             with Nldev() as kernel:
-                return kernel.queue_pairs()
+                return kernel.listing().queue_pairs
         case ["ethernet"]:
             netdevs = Netdevs()
             return netdevs.look(physical(devices()[0].netdevs[0]), time.monotonic)
