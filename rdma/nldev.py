@@ -1,7 +1,7 @@
 """The kernel's list of RDMA devices and queue pairs, over netlink (include/uapi/rdma/rdma_netlink.h, `rdma resource`).
 
-It tells whose each queue pair is and how far it has come, without touching the program. What needs a privilege
-(CAP_NET_ADMIN) is left out by the kernel, not refused.
+It tells which thread made each queue pair and how far it has come; for that the kernel asks the driver, and mlx5 its
+firmware, once for each. What needs a privilege (CAP_NET_ADMIN) is left out by the kernel, not refused.
 """
 
 from __future__ import annotations
