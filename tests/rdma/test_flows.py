@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rdma import flows
 from rdma.asking import SAME, Place, Seen, ask, match
 from rdma.borrowed import start_ticks
 from rdma.flows import NOT_FOUND, FlowTable, ahead
@@ -271,3 +272,21 @@ def test_a_timeout_that_there_is_not_is_unknown_and_no_end() -> None:
     (flow,) = table.look(0.0)
     assert (flow.deadline, flow.place) == (None, Place(0, 4))
     assert flow.why == "its driver tells timeout 14 and 9 retries, which there are not"
+
+
+def test_only_a_program_with_one_queue_pair_is_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several it could not be told which queue is whose: hundreds must not each go through their program's maps."""
+    looked: list[int] = []
+
+    def outstanding(pid: int, device: str, queue_pairs: int) -> int:
+        looked.append(pid)
+        return 3
+
+    monkeypatch.setattr(flows, "outstanding", outstanding)
+    kernel = Told()
+    table = Table(kernel)
+    kernel.now = [qp(number, number + 100) for number in range(50)]
+    assert [table.look(at_s) for at_s in (0.0, 1.0)] and looked == []
+    kernel.now = kernel.now[:1]
+    (flow,) = table.look(2.0)
+    assert (looked, flow.posted, flow.stands) == ([os.getpid()], 3, True)
