@@ -24,6 +24,7 @@ from rdma.flows import Flow, FlowTable
 from rdma.nldev import Nldev, RdmaNetlinkError
 from rdma.steering import Setting, rungs
 from rdma.sysfs import ROOT
+from rdma.udp_port import given_port
 from rdma.uverbs import Address
 
 LOOK_S = 0.2
@@ -243,12 +244,22 @@ class QueuePairEdge:
         return {
             "name": flow.name, "program": flow.program, "pid": flow.qp.pid or None, "device": flow.qp.device,
             "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
-            "own": flow.source, "peer": flow.peer, "silent_s": flow.silent_s, "posted": flow.posted,
+            "own": flow.source, "peer": flow.peer, **_address(flow, family), "silent_s": flow.silent_s, "posted": flow.posted,
             "stands": flow.stands,
             "gives_up_after_s": patience_s(flow), "left_s": left_s(flow),
             "never_gives_up": flow.deadline is not None and math.isinf(flow.deadline.least_s),
             "rungs": rungs(flow, drivers.of(family), setting), "why": flow.why,
         }  # fmt: skip
+
+
+def _address(flow: Flow, family: str) -> dict[str, int | None]:
+    """Of its address what a fabric may hash on, and the index of its own. The port: where the driver's rule is known;
+    another one may have been given to it since."""
+    if flow.to is None:
+        return {"sgid_index": None, "flow_label": None, "udp_port": None}
+    to = flow.to.to
+    port = given_port(to.flow_label, flow.qp.lqpn, flow.to.dest_qpn) if family == "rxe" else None
+    return {"sgid_index": to.sgid_index, "flow_label": to.flow_label, "udp_port": port}
 
 
 def patience_s(flow: Flow) -> float | None:

@@ -150,6 +150,8 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
     bench.see(flow(silent_s=0.4, posted=3), flow(gid="::ffff:10.255.0.3", retries=7), flow(gid=None))
     six, four, unknown = bench.edge.snapshot(HERE)
     assert (six["stands"], six["peer"], six["posted"]) == (True, PEER, 3)
+    assert (six["sgid_index"], six["flow_label"], six["udp_port"]) == (1, 0, 0xC000 | 17 * 18)
+    assert unknown["udp_port"] is None
     assert six["left_s"] == pytest.approx(six["gives_up_after_s"] - 0.4)
     assert six["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": NO_PORT}
     assert (four["never_gives_up"], four["gives_up_after_s"], four["left_s"]) == (True, None, None)
