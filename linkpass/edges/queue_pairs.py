@@ -244,8 +244,8 @@ class QueuePairEdge:
         return {
             "name": flow.name, "program": flow.program, "pid": flow.qp.pid or None, "device": flow.qp.device,
             "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
-            "own": flow.source, "peer": flow.peer, **_address(flow, family), "silent_s": flow.silent_s, "posted": flow.posted,
-            "stands": flow.stands,
+            "own": flow.source, "peer": flow.peer, **_address(flow, family),
+            "silent_s": flow.silent_s, "posted": flow.posted, "stands": flow.stands,
             "gives_up_after_s": patience_s(flow), "left_s": left_s(flow),
             "never_gives_up": flow.deadline is not None and math.isinf(flow.deadline.least_s),
             "rungs": rungs(flow, drivers.of(family), setting), "why": flow.why,
