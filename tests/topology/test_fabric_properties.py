@@ -3,48 +3,13 @@
 from itertools import pairwise
 
 import networkx as nx
-import pytest
+from fabrics import arbitrary, plain_graph, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology import generate
-from topology.model import Fabric, Link, Node, Path, Port
+from topology.model import Fabric, Path
 
 unhurried = settings(deadline=None)
-
-
-@st.composite
-def leaf_spines(draw: st.DrawFn) -> Fabric:
-    return generate.leaf_spine(
-        draw(st.integers(2, 5)),
-        uplinks=draw(st.integers(1, 3)),
-        racks=draw(st.integers(1, 3)),
-        spines=draw(st.integers(1, 3)),
-        parallel=draw(st.integers(1, 2)),
-    )
-
-
-rails = st.builds(generate.rail, st.integers(2, 4), rails=st.integers(1, 4), spines=st.integers(1, 3))
-
-
-@st.composite
-def arbitrary(draw: st.DrawFn) -> Fabric:
-    """Any graph: parallel links, hosts joined to hosts, islands."""
-    count = draw(st.integers(2, 7))
-    roles = draw(st.lists(st.sampled_from(("host", "switch", "switch")), min_size=count, max_size=count))
-    ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)).filter(lambda pair: pair[0] != pair[1])
-    pairs = draw(st.lists(ends, max_size=12))
-    links = [Link(Port(f"n-{a}", f"p{k}"), Port(f"n-{b}", f"p{k}")) for k, (a, b) in enumerate(pairs)]
-    return Fabric("any", [Node(f"n-{k}", role) for k, role in enumerate(roles)], links)
-
-
-@st.composite
-def views(draw: st.DrawFn) -> Fabric:
-    """A fabric, some of whose elements may be hidden."""
-    fabric = draw(st.one_of(leaf_spines(), rails, arbitrary()))
-    elements = sorted({name for link in fabric.links for name in (link.id, *link.directions())})
-    elements += [node.name for node in fabric.switches]
-    return fabric.without(draw(st.sets(st.sampled_from(elements), max_size=4))) if elements else fabric
 
 
 @st.composite
@@ -53,19 +18,6 @@ def questions(draw: st.DrawFn) -> tuple[Fabric, str, str]:
     names = [node.name for node in fabric.nodes]
     a, b = draw(st.lists(st.sampled_from(names), min_size=2, max_size=2, unique=True))
     return fabric, a, b
-
-
-def plain_graph(fabric: Fabric, *ends: str) -> nx.DiGraph:
-    """Visible directions between switches and the given ends; `capacity` counts parallel ones."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from(node.name for node in fabric.nodes if node.role == "switch" or node.name in ends)
-    for link in fabric.links:
-        for direction in fabric.expand(link.id):
-            source, target = (port.node for port in fabric.direction(direction))
-            if source in graph and target in graph:
-                held = graph.get_edge_data(source, target, {"capacity": 0})["capacity"]
-                graph.add_edge(source, target, capacity=held + 1)
-    return graph
 
 
 def check_path(fabric: Fabric, path: Path, a: str, b: str) -> None:
@@ -167,36 +119,3 @@ def test_every_name_leads_back(fabric: Fabric) -> None:
         assert {fabric.link_of(direction) for direction in link.directions()} == {link}
         assert fabric.expand(link.id) == set(link.directions())
     assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_leaf_spine_has_the_paths_that_its_numbers_promise(parallel: int) -> None:
-    fabric = generate.leaf_spine(6, uplinks=3, racks=2, spines=2, parallel=parallel)
-    assert len(fabric.equal_cost_paths("host1", "host6")) == 3 * 2 * 3 * parallel**2
-    assert len(fabric.equal_cost_paths("host1", "host2")) == 3
-    assert len(fabric.links) == 6 * 3 + 6 * 2 * parallel
-
-
-@unhurried
-@given(leaf_spines())
-def test_generated_racks_are_even(fabric: Fabric) -> None:
-    racks = [node.rack for node in fabric.hosts]
-    assert max(map(racks.count, racks)) - min(map(racks.count, racks)) <= 1
-    for host in fabric.hosts:
-        assert {fabric.node(leaf).rack for leaf in fabric.neighbours(host.name)} == {host.rack}
-
-
-@unhurried
-@given(rails)
-def test_a_rail_is_one_leaf(fabric: Fabric) -> None:
-    for host in fabric.hosts:
-        assert [port.rail for port in fabric.uplinks(host.name)] == list(range(1, len(fabric.ports(host.name)) + 1))
-    for link in fabric.links:
-        assert link.a.rail == link.b.rail
-
-
-@pytest.mark.parametrize("numbers", [{"hosts": 0}, {"uplinks": 0}, {"racks": -1}, {"spines": 0}, {"parallel": 0}])
-def test_a_generator_refuses_less_than_one(numbers: dict[str, int]) -> None:
-    (name, number), *_ = numbers.items()
-    with pytest.raises(ValueError, match=f"^{name}: expected at least 1, got {number}$"):
-        generate.leaf_spine(**numbers)

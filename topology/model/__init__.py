@@ -1,5 +1,6 @@
 """A typed face over a networkx graph of nodes, ports and links. Pure: no files, no health, no time."""
 
+from topology.model.capacity import Cut, one_each, residual_bps, speeds_bps
 from topology.model.elements import (
     FabricError,
     Hop,
@@ -14,6 +15,7 @@ from topology.model.elements import (
 from topology.model.fabric import Fabric
 
 __all__ = [
+    "Cut",
     "Fabric",
     "FabricError",
     "Hop",
@@ -24,4 +26,7 @@ __all__ = [
     "Role",
     "UnknownElementError",
     "direction_id",
+    "one_each",
+    "residual_bps",
+    "speeds_bps",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from topology.model.distances import distances_to, repaired
 from topology.model.elements import FabricError, Hop, Link, Node, Path, Port, UnknownElementError
 
 
@@ -22,7 +23,7 @@ class Fabric:
 
     __slots__ = (
         "_directions",
-        "_graph",
+        "_gone",
         "_hidden",
         "_hops_to",
         "_into",
@@ -30,6 +31,8 @@ class Fabric:
         "_name",
         "_node_by_name",
         "_notes",
+        "_out",
+        "_switches",
         "_whole",
     )
 
@@ -52,11 +55,15 @@ class Fabric:
                 hop = Hop(source, link.peer(source.node))
                 self._directions[link.direction(source.node)] = (link, hop)
                 graph.add_edge(hop.port.node, hop.peer.node, key=link.direction(source.node))
-        self._whole = nx.freeze(graph)
-        self._graph = self._whole
+        nx.freeze(graph)
+        # node -> neighbour -> directions: the graph's own dictionaries, its views cost more than the work over them
+        self._out: Mapping[str, Mapping[str, Mapping[str, object]]] = dict(graph.adjacency())
+        self._into: Mapping[str, Mapping[str, Mapping[str, object]]] = dict(graph.reverse(copy=False).adjacency())
+        self._switches = {name for name, node in self._node_by_name.items() if node.role == "switch"}
+        self._whole = self
         self._hidden: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._gone: frozenset[tuple[str, str]] = frozenset()
         self._hops_to: dict[str, Mapping[str, int]] = {}
-        self._into: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         return f"Fabric({self.name!r}, {len(self.nodes)} nodes, {len(self.links)} links)"
@@ -89,8 +96,8 @@ class Fabric:
         return tuple(link for link in self._link_by_id.values() if any(map(self._visible, link.directions())))
 
     def node(self, name: str) -> Node:
-        if name not in self._graph:
-            raise self._unknown("node", name, self._graph.nodes)
+        if not self._has(name):
+            raise self._unknown("node", name, [node.name for node in self.nodes])
         return self._node_by_name[name]
 
     def link(self, text: str) -> Link:
@@ -130,7 +137,7 @@ class Fabric:
 
     def expand(self, element: str) -> frozenset[str]:
         """The directions that an element (node name, link id, direction id) consists of. Raises UnknownElementError."""
-        if element in self._graph:
+        if self._has(element):
             return frozenset(key for link in self.links_of(element) for key in link.directions() if self._visible(key))
         if element in self._link_by_id:
             return frozenset(key for key in self._link_by_id[element].directions() if self._visible(key))
@@ -139,12 +146,19 @@ class Fabric:
         known = (*self._node_by_name, *self._link_by_id, *self._directions)
         raise self._unknown("element", element, known)
 
+    def shows(self, element: str) -> bool:
+        """Whether an element (node name, link id, direction id) is there and not hidden, of a link a direction."""
+        if element in self._link_by_id:
+            return any(map(self._visible, self._link_by_id[element].directions()))
+        return self._has(element) or self._visible(element)
+
     # neighbourhood
     def links_of(self, node: str) -> tuple[Link, ...]:
         """Links with an end in `node`, in the order of the file."""
         self.node(node)
-        found = {key for _, _, key in (*self._graph.out_edges(node, keys=True), *self._graph.in_edges(node, keys=True))}
-        return tuple(sorted({self._directions[key][0] for key in found}, key=lambda link: link.index))
+        keys = [key for around in (self._out, self._into) for between in around[node].values() for key in between]
+        found = {self._directions[key][0] for key in keys if self._visible(key)}
+        return tuple(sorted(found, key=lambda link: link.index))
 
     def ports(self, node: str) -> tuple[Port, ...]:
         return tuple(link.port(node) for link in self.links_of(node))
@@ -173,7 +187,7 @@ class Fabric:
 
         Their number is the product of the choices at each step: ask for `next_hops` in a large fabric."""
         self.node(src)
-        return tuple(self._walk(src, dst)) if src != dst else ()
+        return self._walk(src, dst, {}) if src != dst else ()
 
     def disjoint_paths(self, a: str, b: str, by: Literal["node", "link"] = "node") -> tuple[Path, ...]:
         """As many paths as can be had that share no link (`link`), nor any node between (`node`); shortest in total.
@@ -221,12 +235,19 @@ class Fabric:
         view = object.__new__(Fabric)
         view._name, view._notes = self._name, self._notes
         view._node_by_name, view._link_by_id, view._directions = self._node_by_name, self._link_by_id, self._directions
-        edges = [(*(port.node for port in self._directions[key][1]), key) for key in directions]
-        view._whole, view._graph = self._whole, nx.restricted_view(self._whole, nodes, edges)
-        view._hidden, view._hops_to, view._into = (frozenset(nodes), frozenset(directions)), {}, {}
+        view._out, view._into, view._switches, view._whole = self._out, self._into, self._switches, self._whole
+        view._hidden, view._hops_to = (frozenset(nodes), frozenset(directions)), {}
+        ends = {(hop.port.node, hop.peer.node) for hop in (self._directions[key][1] for key in directions)}
+        gone = {(a, b) for a, b in ends if directions.issuperset(self._out[a][b])}
+        gone.update((name, peer) for name in nodes for peer in self._out[name])
+        gone.update((peer, name) for name in nodes for peer in self._into[name])
+        view._gone = frozenset(gone)
         return view
 
     # inside
+    def _has(self, name: str) -> bool:
+        return name in self._node_by_name and name not in self._hidden[0]
+
     def _visible(self, direction: str) -> bool:
         if direction not in self._directions or direction in self._hidden[1]:
             return False
@@ -240,32 +261,28 @@ class Fabric:
         return UnknownElementError(f"no {what} {name!r} in fabric {self.name!r}{tail}")
 
     def _transit_hops(self, dst: str) -> Mapping[str, int]:
-        """Links from every switch (and `dst` itself) to `dst`, breadth first. Kept: routers ask again and again.
+        """Links from every switch (and `dst` itself) to `dst`. Kept: routers ask again and again.
 
-        Not networkx's search: it would walk the view's filters for each destination of a large fabric anew."""
+        A view repairs what the whole fabric knows: after a failure that is much less than a search, and mostly none."""
         hops = self._hops_to.get(dst)
         if hops is None:
             self.node(dst)
-            hops, ring = {dst: 0}, [dst]
-            while ring:
-                outer = [peer for name in ring for peer in self._switches_into(name) if peer not in hops]
-                hops.update(dict.fromkeys(outer, hops[ring[0]] + 1))
-                ring = list(dict.fromkeys(outer))
+            if self._whole is self:
+                hops = distances_to(dst, self._into, self._switches)
+            else:
+                hops = repaired(self._whole._transit_hops(dst), self._gone, self._out, self._into, self._switches)
             self._hops_to[dst] = hops
         return hops
 
-    def _switches_into(self, name: str) -> tuple[str, ...]:
-        found = self._into.get(name)
-        if found is None:
-            found = tuple(x for x in self._graph.predecessors(name) if self._node_by_name[x].role == "switch")
-            self._into[name] = found
-        return found
+    def _peers(self, node: str) -> list[str]:
+        gone = self._gone
+        return [peer for peer in self._out[node] if (node, peer) not in gone]
 
     def _hops_left(self, node: str, dst: str) -> int | None:
         before = self._transit_hops(dst)
         if node in before:
             return before[node]
-        nearest = [before[peer] for peer in self._graph.successors(node) if peer in before]
+        nearest = [before[peer] for peer in self._peers(node) if peer in before]
         return 1 + min(nearest) if nearest else None
 
     def _steps(self, node: str, dst: str) -> list[tuple[Link, Hop]]:
@@ -273,17 +290,24 @@ class Fabric:
         far = self._hops_left(node, dst)
         if not far:
             return []
-        before = self._transit_hops(dst)
-        keys = [key for _, peer, key in self._graph.out_edges(node, keys=True) if before.get(peer) == far - 1]
-        return sorted((self._directions[key] for key in keys), key=lambda step: step[0].index)
+        before, out, hidden = self._transit_hops(dst), self._out[node], self._hidden[1]
+        nearer = [peer for peer in self._peers(node) if before.get(peer) == far - 1]
+        steps = [self._directions[key] for peer in nearer for key in out[peer] if key not in hidden]
+        return sorted(steps, key=lambda step: step[0].index)
 
-    def _walk(self, node: str, dst: str) -> Iterator[Path]:
-        for link, hop in self._steps(node, dst):
-            if hop.peer.node == dst:
-                yield Path((hop,), (link,))
-                continue
-            for rest in self._walk(hop.peer.node, dst):
-                yield Path((hop, *rest.hops), (link, *rest.links))
+    def _walk(self, node: str, dst: str, known: dict[str, tuple[Path, ...]]) -> tuple[Path, ...]:
+        """`known`: the ways on from nodes that were walked before; most are ends of many paths."""
+        found = known.get(node)
+        if found is None:
+            paths: list[Path] = []
+            for link, hop in self._steps(node, dst):
+                if hop.peer.node == dst:
+                    paths.append(Path((hop,), (link,)))
+                else:
+                    rest = self._walk(hop.peer.node, dst, known)
+                    paths += [Path((hop, *path.hops), (link, *path.links)) for path in rest]
+            found = known[node] = tuple(paths)
+        return found
 
     def _disjoint(self, a: str, b: str, by: Literal["node", "link"]) -> Iterator[Path]:
         flow_graph = self._flow_graph(a, b, by)
@@ -307,12 +331,13 @@ class Fabric:
 
         Least cost never uses both directions of a link: the two paths could swap tails and save it."""
         graph = nx.DiGraph()
-        for name in self._graph:
-            if name in (a, b) or self._node_by_name[name].role == "switch":
+        for name in self._node_by_name:
+            if self._has(name) and (name in (a, b) or name in self._switches):
                 room = {"capacity": 1} if by == "node" and name not in (a, b) else {}
                 graph.add_edge(("in", name), ("out", name), weight=0, **room)
-        for source, target, key in self._graph.edges(keys=True):
-            if ("in", source) in graph and ("in", target) in graph:
+        for key, (_, hop) in self._directions.items():
+            source, target = hop.port.node, hop.peer.node
+            if ("in", source) in graph and ("in", target) in graph and self._visible(key):
                 graph.add_edge(("out", source), ("over", key), weight=1, capacity=1)
                 graph.add_edge(("over", key), ("in", target), weight=0, capacity=1)
         return graph
