@@ -43,7 +43,7 @@ link-pyverbs: $(STAMP)/venv
 	@$(BIN)/python tools/link-pyverbs
 
 $(STAMP)/test: $(STAMP)/run
-	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags opensm:opensm promtool:prometheus chromium:chromium
+	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags opensm:opensm lldpd:lldpd promtool:prometheus chromium:chromium
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
 	touch $@
 

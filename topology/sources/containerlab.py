@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from topology.model import Fabric, FabricError, Link, Node, Port, Role
-from topology.sources.reading import Reader, near
+from topology.sources.reading import Reader, near, speed_bps
 from topology.sources.roles import BRIDGE_KINDS, GENERAL_KINDS, HOST_KINDS, Clues, place
 from topology.sources.yamltext import Table, TopologyError, load, say
 
@@ -50,8 +50,6 @@ _SHORT_OUTSIDE = ("host", "mgmt-net", "macvlan")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _NODE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._|-]*")
 _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
-_SPEED = re.compile(r"([0-9]{1,15})([kKMGT]?)")
-_FACTOR = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _ROLES: Mapping[str, tuple[Role, int | None]] = {
     "host": ("host", 0),
     "leaf": ("switch", 1),
@@ -246,13 +244,13 @@ class _File:
 
     def _marks(self, table: Table, key: str) -> _Marks:
         speed = self._read.text(table, "linkpass.speed", key)
-        found = _SPEED.fullmatch(speed) if speed is not None else None
-        if speed is not None and (found is None or int(found[1]) == 0):
+        bps = speed_bps(speed) if speed is not None else None
+        if speed is not None and bps is None:
             raise self._read.wrong(table, "linkpass.speed", key, "bits per second like 400G or 1000000")
         return _Marks(
             self._read.number(table, "linkpass.rail", key, 0, 4095),
             self._read.number(table, "linkpass.plane", key, 0, 4095),
-            int(found[1]) * _FACTOR[found[2]] if found else None,
+            bps,
         )
 
     def _port_marks(self, table: Table, key: str) -> _Marks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from topology.sources.yamltext import Row, Table, TopologyError, say, unset
@@ -12,6 +13,16 @@ def near(word: str, known: Iterable[str]) -> str | None:
     """The known word that this one most likely is a slip of."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.8)
     return found[0] if found else None
+
+
+_SPEED = re.compile(r"([0-9]{1,15})([kKMGT]?)")
+_FACTOR = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def speed_bps(text: str) -> int | None:
+    """Bits per second of `400G`, `1000000`; None for what is no speed, or 0."""
+    found = _SPEED.fullmatch(text)
+    return int(found[1]) * _FACTOR[found[2]] or None if found else None
 
 
 class Reader:

@@ -1,8 +1,9 @@
 """Which node is a host and which a switch, where a file does not say so; and how far each switch is from the hosts.
 
 Evidence in this order, the first that says something wins: what the file states, the kind (a network operating system
-is a switch), the name of the node's group, the node's own name, its image (a routing daemon's is a switch), and last
-the graph: a node that joins others which are not all switches has to forward, every other one is a host.
+is a switch), the name of the node's group, the node's own name, its image (a routing daemon's is a switch), what it
+says it does (LLDP's capabilities), and last the graph: a node that joins others which are not all switches has to
+forward, every other one is a host.
 All that is not stated is said in notes.
 """
 
@@ -30,7 +31,8 @@ _ROUTING_IMAGE = re.compile(r"(?:^|[/_-])(?:frr|frrouting|bird\d?|gobgp|openbgpd
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """What is known of a node. `role` and `tier` are what the file states, None where it says nothing."""
+    """What is known of a node. `role` and `tier` are what the file states, None where it says nothing; `forwards`:
+    whether it says that it bridges or routes."""
 
     name: str
     kind: str
@@ -38,6 +40,7 @@ class Clues:
     group: str
     role: Role | None = None
     tier: int | None = None
+    forwards: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ def _from_words(node: Clues) -> tuple[Role | None, str]:
             return ("host" if found["host"] else "switch"), what
     if _ROUTING_IMAGE.search(node.image.lower()):
         return "switch", f"image {node.image}"
+    if node.forwards is not None:
+        return ("switch", "it says that it forwards") if node.forwards else ("host", "it says that it does not forward")
     return None, ""
 
 
