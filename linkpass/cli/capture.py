@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from linkpass.cli.common import NotPermittedError, TroubleError, WrongInputError, config_option, console, load_config
+from linkpass.cli.common import (
+    FirstGroup,
+    NotPermittedError,
+    TroubleError,
+    WrongInputError,
+    config_option,
+    console,
+    load_config,
+)
 from linkpass.cli.explain import explain
 from linkpass.cli.scapy_here import import_scapy_quietly, need_scapy
 
@@ -87,16 +95,9 @@ class Wanted:
         )
 
 
-class ProbesFirst(click.Group):
-    """A group whose first command needs no name: `linkpass capture eth1` is `linkpass capture probes eth1`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if named else ["probes", *args])
-
-
 @click.group(
-    cls=ProbesFirst,
+    cls=FirstGroup,
+    first="probes",
     epilog="Examples: linkpass capture eth1 · linkpass capture --read probes.pcap · "
     "linkpass capture explain roce.pcap --json",
 )

@@ -55,6 +55,18 @@ class NotPermittedError(TroubleError):
     exit_code = 4
 
 
+class FirstGroup(click.Group):
+    """A group whose command `first` needs no name: `linkpass capture eth1` is `linkpass capture probes eth1`."""
+
+    def __init__(self, *args: Any, first: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._first = first
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else [self._first, *args])
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 config_option = click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help=f"Configuration file. [{DEFAULT_CONFIG}]"

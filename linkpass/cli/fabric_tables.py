@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -14,6 +15,7 @@ from linkpass.cli.tables import speed, table
 if TYPE_CHECKING:
     from linkpass.subnet.finding import Finding
     from topology.model import Fabric
+    from topology.sources.nccl import Host
     from topology.sources.ways import Way
 
 
@@ -89,3 +91,19 @@ def fabric_of(fabric: Fabric, notes: Sequence[str] = ()) -> RenderableType:
         table("Links", "link", "one end", "other end", "speed", "rail", "plane", rows=link_rows),
         *(Text(f"note: {note}", "dim") for note in notes or fabric.notes),
     )  # fmt: skip
+
+
+def host_data(host: Host) -> dict[str, Any]:
+    """What NCCL tells of a host as plain data."""
+    return {"nics": [asdict(nic) for nic in host.nics], "gpus": [asdict(gpu) for gpu in host.gpus]}
+
+
+def host_of(host: Host) -> RenderableType:
+    """The adapters of a host, as NCCL sees it."""
+    rows = [
+        (nic.rail, nic.name, nic.port, speed(nic.speed_bps), " ".join(map(str, nic.near)) or None, nic.numa, nic.bus)
+        for nic in sorted(host.nics, key=lambda nic: (nic.rail is None, nic.rail, nic.name))
+    ]  # fmt: skip
+    head = f"a host with {len(host.nics)} adapter ports and {len(host.gpus)} GPUs"
+    columns = ("rail", "adapter", "port", "speed", "GPUs at its switch", "NUMA node", "PCI bus")
+    return Group(Text(head, "bold"), "", table("Adapters", *columns, rows=rows))

@@ -19,6 +19,7 @@ class Source:
 
     `told`: the nodes that tell of all their links; None: every one does. `ports`: whether its ports have names of
     their own; else only which nodes are joined is known. `other_names`: of a port (its id), what else it is called.
+    `unsure`: ports (ids) of which it tells things that cannot all be.
     `notes`: those of the fabric's that say what of the text is not in it."""
 
     format: Format
@@ -26,6 +27,7 @@ class Source:
     told: frozenset[str] | None = None
     ports: bool = True
     other_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     subnet: Subnet | None = None
 

@@ -115,25 +115,26 @@ def joined(nodes: Iterable[Answers]) -> Source:
             claims[ends] = (here, there, line)
             if len(told.names) > 1:
                 other_names[there.id] = told.names[1:]
-    notes = _contradictions(claims)
+    notes, unsure = _contradictions(claims)
     for here, there, line in claims.values():
         cables.join(here, there, line)
     fabric = cables.fabric("lldp", tuple(notes))
-    return Source("LLDP", fabric, frozenset(by_name), other_names=other_names, notes=tuple(notes))
+    return Source("LLDP", fabric, frozenset(by_name), other_names=other_names, unsure=unsure, notes=tuple(notes))
 
 
 def _with_speed(port: Port, told: Port) -> Port:
     return Port(port.node, port.name, port.speed_bps or told.speed_bps, mac=port.mac or told.mac)
 
 
-def _contradictions(claims: dict[frozenset[str], tuple[Port, Port, int]]) -> list[str]:
-    """Takes out the claims of which only one can hold, and says so."""
+def _contradictions(claims: dict[frozenset[str], tuple[Port, Port, int]]) -> tuple[list[str], frozenset[str]]:
+    """Takes out the claims of which only one can hold; what is said of them, and the ports that they are of."""
     at: dict[str, list[frozenset[str]]] = {}
     for ends in claims:
         for end in ends:
             at.setdefault(end, []).append(ends)
     notes = []
     wrong: set[frozenset[str]] = set()
+    unsure: set[str] = set()
     for end, several in sorted(at.items()):
         if len(several) < 2:
             continue
@@ -143,12 +144,13 @@ def _contradictions(claims: dict[frozenset[str], tuple[Port, Port, int]]) -> lis
             wrong.update(ends for other, ends in others.items() if other not in named)  # one port, once by its address
             continue
         wrong.update(several)
+        unsure.update(end for ends in several for end in ends)
         notes.append(
             f"not modelled, since its two ends or several neighbours contradict: {end} - {', '.join(sorted(others))}"
         )
     for ends in wrong:
         del claims[ends]
-    return notes
+    return notes, frozenset(unsure)
 
 
 def _named(cables: Cables, where: str, name: str, line: int, *, forwards: bool | None) -> None:
