@@ -9,6 +9,7 @@ import pytest
 from fabric_texts import FOLDER
 
 from topology.sources.lldp import answers, is_output, joined, read
+from topology.sources.reading import domainless
 from topology.sources.yamltext import TopologyError
 
 FORMS = pytest.mark.parametrize("form", ["json", "json0"])
@@ -120,6 +121,17 @@ def test_a_port_that_one_end_knows_by_its_address_is_the_one_that_tells() -> Non
     source = joined([host, leaf])
     assert [{link.a.id, link.b.id} for link in source.fabric.links] == [{"host1:eth1", "leaf1:swp7"}]
     assert source.notes == ()
+
+
+def test_a_file_may_be_named_without_the_domain_that_the_node_announces() -> None:
+    leaf = answers(heard({"id": {"type": "ifname", "value": "eth1"}}, {"host1.example.org": {}}, "swp1"), "leaf1")
+    host = answers(heard({"id": {"type": "ifname", "value": "swp1"}}), "live/host1.json")
+    source = joined([leaf, host])
+    assert (source.told, source.notes) == ({"leaf1", "host1.example.org"}, ())
+    assert [{link.a.id, link.b.id} for link in source.fabric.links] == [{"leaf1:swp1", "host1.example.org:eth1"}]
+    assert domainless(["a", "b.x", "10", "c.x", "d"], ["a.x", "b", "10.0.0.1", "c.y", "d.x", "d.y"]) == {
+        "a": "a.x", "b.x": "b"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from topology.difference import nodes
 from topology.difference.found import Compared, Difference, Kind
-from topology.difference.names import called, called_id, domainless, other
+from topology.difference.names import alike, called, called_id, other
 from topology.difference.ports import Ports
 from topology.model import Port
 from topology.sources.cables import Source
@@ -17,7 +17,7 @@ __all__ = ["Compared", "Difference", "Kind", "compare"]
 
 def compare(plan: Source, live: Source, ignore: Sequence[str] = ()) -> Compared:
     """`ignore`: patterns (`*`, `?`) of nodes or ports (NODE:PORT); cables that end there are left out of both."""
-    names, notes = domainless(plan, live)
+    names, notes = alike(plan, live)
     wanted = [(link, link.a, link.b) for link in plan.fabric.links]
     there = [(link, called(link.a, names), called(link.b, names)) for link in live.fabric.links]
     if plan.ports and live.ports:

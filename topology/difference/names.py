@@ -6,20 +6,12 @@ from collections.abc import Mapping
 
 from topology.model import Port
 from topology.sources.cables import Source
+from topology.sources.reading import domainless
 
 
-def domainless(plan: Source, live: Source) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Live nodes whose name differs from a planned one by a domain only: what the plan calls them."""
-    planned = {node.name for node in plan.fabric.nodes}
-    short: dict[str, list[str]] = {}
-    for name in planned:
-        short.setdefault(name.split(".")[0], []).append(name)
-    lives = {node.name for node in live.fabric.nodes}
-    found: dict[str, str] = {}
-    for name in sorted(lives - planned):
-        meant = short.get(name.split(".")[0], [])
-        if len(meant) == 1 and meant[0] not in lives and meant[0] not in found.values() and not name[0].isdecimal():
-            found[name] = meant[0]
+def alike(plan: Source, live: Source) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Live nodes whose name differs from a planned one by a domain only: what the plan calls them; and a note."""
+    found = domainless(*((node.name for node in side.fabric.nodes) for side in (live, plan)))
     if not found:
         return found, ()
     first = next(iter(found))

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Final
 
 from topology.model import Port
 from topology.sources.cables import Cables, Source
+from topology.sources.reading import domainless
 from topology.sources.yamltext import TopologyError
 
 _START: Final = re.compile(r'\s*\{\s*("lldp"|"local-chassis")\s*:')
@@ -45,10 +46,11 @@ class Told:
 
 @dataclass(slots=True)
 class Answers:
-    """What one node hears: `heard` has its interface, what is told there, and the line."""
+    """What one node hears: `heard` has its interface, what is told there, and the line. `named`: by itself."""
 
     node: str
     where: str
+    named: bool = False
     forwards: bool | None = None
     heard: list[tuple[str, Told, int]] = field(default_factory=list)
     own: dict[str, Told] = field(default_factory=dict)
@@ -79,6 +81,7 @@ def answers(text: str, where: str) -> Answers:
                 own_name, found.own[interface] = told.node, told
             else:
                 found.heard.append((interface, told, reader.line(interface)))
+    found.named = bool(own_name)
     found.node = own_name or PurePath(where).name.split(".json")[0]
     if not own_name and where.startswith("<"):
         raise TopologyError(
@@ -93,6 +96,9 @@ def joined(nodes: Iterable[Answers]) -> Source:
     where = every[0].where if len(every) == 1 else "<LLDP>"
     cables = Cables(where, "")
     by_name: dict[str, str] = {}
+    announced = {told.node for one in every for _, told, _ in one.heard}
+    longer = domainless((one.node for one in every if not one.named), announced)
+    every = [replace(one, node=longer.get(one.node, one.node)) for one in every]  # lldpd announces domains
     for one in every:
         if one.node in by_name:
             raise TopologyError(one.where, 1, "", f"{one.node} tells of its neighbours in {by_name[one.node]} already")

@@ -15,6 +15,21 @@ def near(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def domainless(names: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Names that are not known, but are with or without a domain: what is known of each, where that is only one."""
+    here, there = set(names), set(known)
+    short: dict[str, list[str]] = {}
+    for name in there - here:
+        short.setdefault(name.split(".")[0], []).append(name)
+    found: dict[str, str] = {}
+    for name in sorted(here - there):
+        bare = name.split(".")[0]
+        meant = short.get(bare, [])
+        if len(meant) == 1 and bare in (name, meant[0]) and not bare.isdecimal() and meant[0] not in found.values():
+            found[name] = meant[0]
+    return found
+
+
 _SPEED = re.compile(r"([0-9]{1,15})([kKMGT]?)")
 _FACTOR = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
