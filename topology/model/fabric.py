@@ -52,14 +52,16 @@ class Fabric:
         graph.add_nodes_from(self._node_by_name)
         for link in self._link_by_id.values():
             for source in (link.a, link.b):
-                hop = Hop(source, link.peer(source.node))
-                self._directions[link.direction(source.node)] = (link, hop)
-                graph.add_edge(hop.port.node, hop.peer.node, key=link.direction(source.node))
+                self._directions[link.direction(source.node)] = (link, Hop(source, link.peer(source.node)))
+        switches = {name for name, node in self._node_by_name.items() if node.role == "switch"}
+        ends = {key: (hop.port.node, hop.peer.node) for key, (_, hop) in self._directions.items()}
+        for key in sorted(ends, key=lambda key: not switches.issuperset(ends[key])):  # ways on are found before hosts
+            graph.add_edge(*ends[key], key=key)
         nx.freeze(graph)
         # node -> neighbour -> directions: the graph's own dictionaries, its views cost more than the work over them
         self._out: Mapping[str, Mapping[str, Mapping[str, object]]] = dict(graph.adjacency())
         self._into: Mapping[str, Mapping[str, Mapping[str, object]]] = dict(graph.reverse(copy=False).adjacency())
-        self._switches = {name for name, node in self._node_by_name.items() if node.role == "switch"}
+        self._switches = switches
         self._whole = self
         self._hidden: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._gone: frozenset[tuple[str, str]] = frozenset()
@@ -274,26 +276,22 @@ class Fabric:
             self._hops_to[dst] = hops
         return hops
 
-    def _peers(self, node: str) -> list[str]:
-        gone = self._gone
-        return [peer for peer in self._out[node] if (node, peer) not in gone]
-
     def _hops_left(self, node: str, dst: str) -> int | None:
         before = self._transit_hops(dst)
         if node in before:
             return before[node]
-        nearest = [before[peer] for peer in self._peers(node) if peer in before]
+        nearest = [before[peer] for peer in self._out[node] if peer in before and (node, peer) not in self._gone]
         return 1 + min(nearest) if nearest else None
 
     def _steps(self, node: str, dst: str) -> list[tuple[Link, Hop]]:
         self.node(node)
-        far = self._hops_left(node, dst)
-        if not far:
+        before, out, gone, hidden = self._transit_hops(dst), self._out[node], self._gone, self._hidden[1]
+        near = [peer for peer in out if peer in before and (node, peer) not in gone]
+        if node == dst or not near:
             return []
-        before, out, hidden = self._transit_hops(dst), self._out[node], self._hidden[1]
-        nearer = [peer for peer in self._peers(node) if before.get(peer) == far - 1]
-        steps = [self._directions[key] for peer in nearer for key in out[peer] if key not in hidden]
-        return sorted(steps, key=lambda step: step[0].index)
+        least = min(before[peer] for peer in near)
+        keys = [key for peer in near if before[peer] == least for key in out[peer] if key not in hidden]
+        return sorted(map(self._directions.__getitem__, keys), key=lambda step: step[0].index)
 
     def _walk(self, node: str, dst: str, known: dict[str, tuple[Path, ...]]) -> tuple[Path, ...]:
         """`known`: the ways on from nodes that were walked before; most are ends of many paths."""
