@@ -10,13 +10,13 @@ from linkpass.cli.topology_show import show
 
 FORMATS = """
     \b
-    containerlab      a .clab.yml file
-    DOT               a cabling plan of Cumulus' PTM: "host1":"eth1" -- "leaf1":"swp1"
-    LLDP              what `lldpctl -f json` prints; or a folder with one such FILE.json of each node, named after it
-                      (`lldpcli -f json show chassis` in the same file names the node, too)
-    InfiniBand        what `ibnetdiscover` or `iblinkinfo` prints
-    Slurm             topology.conf: which nodes each switch joins
-    NCCL              NCCL_TOPO_DUMP_FILE: the adapters of a host, their GPUs and rails
+    containerlab  a .clab.yml file
+    DOT           a cabling plan of Cumulus' PTM: "host1":"eth1" -- "leaf1":"swp1"
+    LLDP          what `lldpctl -f json` prints; or a folder of such files, each named after its node
+                  (or with `lldpcli -f json show chassis` in it, which names the node)
+    InfiniBand    what `ibnetdiscover` or `iblinkinfo` prints
+    Slurm         topology.conf: which nodes each switch joins
+    NCCL          NCCL_TOPO_DUMP_FILE: the adapters of a host, their GPUs and rails
 """
 
 
@@ -25,8 +25,8 @@ FORMATS = """
     first="show",
     epilog="\b\nExamples:\n"
     "  linkpass topology lab/leaf-spine.clab.yml --json\n"
-    "  linkpass topology diff plan.dot live/                      # which cables are not where they should be?\n"
-    "  linkpass topology show --help                              # more of InfiniBand subnets\n",
+    "  linkpass topology diff plan.dot live/      # which cables are not where they should be?\n"
+    "  linkpass topology show --help              # more of InfiniBand subnets\n",
 )
 def topology() -> None:
     pass
@@ -34,7 +34,7 @@ def topology() -> None:
 
 topology.help = f"""Show a fabric, or compare it with its plan.
 
-    `linkpass topology FILE` is short for `linkpass topology show FILE`. What a file is is told by what is in it:
+    `linkpass topology FILE` is short for `linkpass topology show FILE`. A file's format is told by its content:
     {FORMATS}"""
 
 
