@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,12 @@ ASKED_FOR = {
 }
 
 _waiting: Counter[str] = Counter()
+
+
+def pytest_configure() -> None:
+    """Where tests run in the background of a shell, SIGINT is ignored, and what they start would ignore it, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
