@@ -1,0 +1,93 @@
+"""The observed paths, indexed both ways: the keys that a path crosses, and the paths that cross a key."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkpass.core.diagnosis.elements import Elements, Ints
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Paths:
+    """A set of paths that stays for many windows. Building it sorts all crossings: once a set, not once a window.
+
+    `directions`: one row a path, -1 where it is shorter. `holes`: paths of which a part is unknown (a mute hop, a lost
+    trace): they acquit what they are known to cross and accuse nobody. `large`: paths probed with large packets."""
+
+    def __init__(
+        self, elements: Elements, directions: Ints, *, holes: Flags | None = None, large: Flags | None = None
+    ) -> None:
+        self.elements = elements
+        count = len(directions)
+        self.holes = np.zeros(count, dtype=bool) if holes is None else holes
+        self.large = np.zeros(count, dtype=bool) if large is None else large
+        self.lengths = (directions >= 0).sum(axis=1)
+        self.columns = [column for column in self._columns(directions) if (column < elements.keys).any()]
+        self._index()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def _columns(self, directions: Ints) -> list[Ints]:
+        """Keys that paths cross, one array a place in the path; `elements.keys` where there is none. A node that a path
+        enters and leaves is crossed once; where the steps do not join (a hole, a wrong cable), both nodes are."""
+        elements, none = self.elements, self.elements.keys
+        source = np.append(elements.source + elements.directions, none)  # -1 is the last one
+        target = np.append(elements.target + elements.directions, none)
+        columns = [np.where(column < 0, none, column) for column in directions.T]
+        before = np.full(len(directions), none, dtype=np.intp)
+        for column in directions.T:
+            columns.append(np.where(source[column] == before, none, source[column]))
+            columns.append(target[column])
+            before = target[column]
+        return columns
+
+    def _index(self) -> None:
+        keys = np.concatenate(self.columns) if self.columns else np.zeros(0, dtype=np.intp)
+        rows = np.tile(np.arange(len(self), dtype=np.intp), len(self.columns))
+        real = keys < self.elements.keys
+        keys, rows = keys[real], rows[real]
+        order = np.argsort(keys, kind="stable")
+        self._rows = rows[order]
+        self._start = np.searchsorted(keys[order], np.arange(self.elements.keys + 1))
+        marks = _scattered(len(self))
+        summed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(marks[self._rows])))  # wraps, as it should
+        key_marks = np.diff(summed[self._start])
+        first, second = self.elements.first, self.elements.second
+        self.marks = key_marks[first] + np.where(second >= 0, key_marks[second], 0)
+        """Elements with equal marks have the same paths: no observation of these paths can tell them apart."""
+
+    def sums(self, weights: Floats, rows: Ints | None = None) -> Floats:
+        """For each key the sum of the weights of the paths that cross it; of `rows` only, whose weights they are."""
+        total = np.zeros(self.elements.keys + 1)
+        for column in self.columns:
+            total += np.bincount(column if rows is None else column[rows], weights, len(total))
+        return total[:-1]
+
+    def keys_of(self, rows: Ints) -> Ints:
+        """All keys that any of these paths crosses, in order."""
+        seen = np.zeros(self.elements.keys + 1, dtype=bool)
+        for column in self.columns:
+            seen[column[rows]] = True
+        return np.flatnonzero(seen[:-1])
+
+    def crossing(self, elements: Ints) -> tuple[Ints, Ints]:
+        """The paths of elements, one element's after the other's, and where each begins (one more than elements)."""
+        keys = np.stack((self.elements.first[elements], self.elements.second[elements]), axis=1).ravel()
+        there = keys >= 0
+        begin = np.where(there, self._start[keys], 0)
+        length = np.where(there, self._start[keys + 1] - begin, 0)
+        offsets = np.concatenate((np.zeros(1, dtype=np.intp), np.cumsum(length)))
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - begin, length)
+        return self._rows[places], offsets[::2]
+
+
+def _scattered(count: int) -> NDArray[np.int64]:
+    """Numbers whose sums are hardly ever the same for different sets of them (the finaliser of SplitMix64)."""
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
