@@ -27,19 +27,21 @@ ITERATIONS = 30
 LIFT_RATIO = 0.6
 
 
-def voting(paths: Paths, directions: Ints, lost: Floats) -> Ints:
-    """007: the bad directions. `directions`: one row a path as believed, -1 behind its end."""
-    known = directions[(lost > 0) & ~paths.holes]
+def voting(paths: Paths, directions: Ints, sent: Floats, lost: Floats) -> Ints:
+    """007: the bad directions. `directions`: one row a path as believed, -1 behind its end. Paths that lose less than
+    BAD_RATIO do not vote: noise would drown the rest."""
+    known = directions[(lost > BAD_RATIO * sent) & ~paths.holes]
     alive = np.ones(len(known), dtype=bool)
     share = 1.0 / np.maximum((known >= 0).sum(axis=1), 1)
     named: list[int] = []
     count = paths.elements.directions + 1
     votes = np.zeros(count)
     for column in known.T:
-        votes += np.bincount(column, share, count) if (column >= 0).all() else _bincount(column, share, count)
+        votes += _bincount(column, share, count)
+    least = VOTES_RATIO * float(votes.sum()) + 1e-9
     while len(named) < MOST_NAMED:
         best = int(np.argmax(votes))
-        if votes[best] <= 1e-9 or votes[best] < VOTES_RATIO * votes.sum():
+        if votes[best] < least:
             break
         named.append(best)
         out = alive & (known == best).any(axis=1)
@@ -68,7 +70,7 @@ def bouncing(paths: Paths, blocks: Ints, sent: Floats, lost: Floats) -> Ints:
     mean = paths.sums(np.where(use, 1 - success, 0.0))[:number] / np.maximum(total[:number], 1.0)
     open_ = np.flatnonzero(mean > BAD_RATIO / 2)
     x = np.ones(number)
-    x[open_] = 1 - mean[open_]
+    x[open_] = np.maximum(1 - mean[open_], 1e-6)
     product = np.ones(len(use))
     for direction_rows, value in _rows(paths, open_, x):
         np.multiply.at(product, direction_rows, value)

@@ -1,4 +1,4 @@
-"""One injection: the windows from the beginning of faults until they are named or the time is over, and who was right."""
+"""One injection: windows from the beginning of faults until they are named or time is over, and who was right."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class Score:
     times_s: list[float] = field(default_factory=list)
     inference_s: list[float] = field(default_factory=list)
     classes: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
 
@@ -64,7 +65,10 @@ def run(
     made: Setup, faults: Sequence[Fault], chance: np.random.Generator, *, span_s: float, limit_s: float,
     decoy: bool = True, first_word: bool = True, baselines: bool = True,
 ) -> dict[str, Score]:  # fmt: skip
-    """`first_word`: what linkpass says first counts; else what it says at the limit. Baselines see all until then."""
+    """`first_word`: what linkpass says first counts; else what it says at the limit.
+
+    Baselines see all windows until then, without the paths on which a queue stood at the time: neither knows of
+    congestion, and they are told when the faults began."""
     weather = Weather(made.traffic, chance, faults)
     localiser = Localiser(made.traffic.paths)
     if decoy:
@@ -77,8 +81,9 @@ def run(
     said: tuple[Verdict, ...] = ()
     while weather.elapsed_s < limit_s - 1e-9:
         window = weather.window(span_s)
-        sent += window.sent
-        lost += window.lost
+        quiet = 1.0 if window.queued is None else 1.0 - window.queued
+        sent += window.sent * quiet
+        lost += window.lost * quiet
         if first_word and said:
             continue
         began_s = time.perf_counter()
@@ -91,6 +96,7 @@ def run(
     _score(mine, [one.suspects for one in said], faults)
     mine.times_s = list(times.values())
     mine.classes = [len(one.suspects) for one in said]
+    mine.kinds = [one.kind for one in said]
     mine.told = [f"{one.kind} {'|'.join(one.suspects)} {one.scope} {one.nats:.0f}" for one in said]
     return {"linkpass": mine, **(_baselines(made, faults, sent, lost) if baselines else {})}
 
@@ -103,7 +109,7 @@ def _baselines(
     for name in BASELINES:
         began_s = time.perf_counter()
         if name == "007":
-            named = voting(paths, made.believed, lost)
+            named = voting(paths, made.believed, sent, lost)
         else:
             named = bouncing(paths, made.blocks, sent, lost)
         score = Score(len(faults), inference_s=[time.perf_counter() - began_s])

@@ -124,6 +124,37 @@ def rdma(lab_file: Path | None, n: int, seed: int, json_file: Path | None, name:
     show(bench, targets(bench), json_file)
 
 
+@bench_group.command(epilog="Example: linkpass lab bench localize --n 20 --case multi --fabric 2-tier-64")
+@click.option("--n", type=click.IntRange(min=1), default=200, show_default=True, help="Trials of a row.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of faults, losses and cables.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write JSON to FILE; the table goes to stderr.",
+)
+@click.option("--fabric", "names", multiple=True, metavar="NAME", help="Only these fabrics (may be given again). [all]")
+@case_option
+def localize(n: int, seed: int, json_file: Path | None, names: tuple[str, ...], cases: tuple[str, ...]) -> None:
+    """Break simulated fabrics: is what fails named, and nothing else? Beside 007 and NetBouncer, on the same paths.
+
+    Needs no lab and no root. The healthy fabric is watched for 24 simulated hours when N is 200, for less when it is
+    less. N = 200 takes a quarter of an hour.
+    """
+    need("numpy", "the simulator")
+    from lab.bench.localize import CASES, Plan, behind, run_bench, targets
+    from lab.sim.fabrics import FABRICS
+
+    for name in names:
+        if name not in FABRICS:
+            raise WrongInputError(f"no fabric {name!r}", f"there are {', '.join(FABRICS)}")
+    plan = Plan(n, seed, chosen(cases, CASES), tuple(name for name in FABRICS if not names or name in names))
+    with watched("localize", plan.total) as tell:
+        bench = run_bench(plan, tell)
+    show(bench, targets(bench), json_file, behind(bench))
+
+
 def need(module: str, what: str) -> None:
     if find_spec(module) is None:
         raise TroubleError(

@@ -47,8 +47,8 @@ class Window:
 
 FLAGGED_RATIO = 0.01
 """Paths that seem to queue though nothing on them is congested."""
-RESET_SENT = 3.0
-"""Packets of a window that must all be lost for the past of a path to be void."""
+RESET_SENT = 2.0
+"""Packets in a row that must be lost for the past of a path to be void."""
 
 
 @dataclass(slots=True)
@@ -60,13 +60,14 @@ class _Known:
 class Localiser:
     """Keeps what the paths have shown, halving it every `half_life_s`; gives verdicts for the present.
 
-    A path that loses all of a window although it was good before is judged by the present alone. Bad news needs no
-    more than one window; a fault that is over fades with the memory."""
+    A path that has fallen silent is judged by its silence alone, whatever it carried before: bad news needs no more
+    than a few packets. A fault that is over fades with the memory."""
 
     def __init__(self, paths: Paths, settings: Settings | None = None) -> None:
         self.paths, self.settings, self.now_s = paths, settings or Settings(), 0.0
         count = len(paths)
         self._sent, self._lost = np.zeros(count), np.zeros(count)
+        self._run = np.zeros(count)
         self._queued, self._looked = np.zeros(count), 0.0
         self._healthy = -np.expm1(self.paths.lengths * math.log1p(-self.settings.noise_ratio))
         self._cost = costs(paths, self.settings.cost_nats)
@@ -78,14 +79,13 @@ class Localiser:
         """Take a window in; verdicts and suspicions, most certain first. Congestion comes last."""
         self._remember(seen)
         congestion, crowded = self._congestion()
-        lost = self._lost
-        if crowded.size:
-            crowded = crowded[lost[crowded] < self.settings.most_ratio_congested * self._sent[crowded]]
-        silenced = np.concatenate((crowded, np.flatnonzero(self.paths.holes & (lost > 0))))
-        if silenced.size:
-            lost = lost.copy()
-            lost[silenced] = 0.0
-        search = Search(self.paths, self._sent, lost, self._healthy, self._costs())
+        ratio = self._lost[crowded] / np.maximum(self._sent[crowded], 1.0)
+        crowded = crowded[(ratio > 0) & (ratio < self.settings.most_ratio_congested)]
+        sent, lost = self._sent.copy(), self._lost.copy()
+        sent[crowded] = lost[crowded] = 0.0
+        unsaid = (self.paths.holes & (lost > 0)) | ((self._run > 0) & (self._run < RESET_SENT))
+        sent[unsaid] = lost[unsaid] = 0.0  # of the latter the next packet tells whether they have fallen silent
+        search = Search(self.paths, sent, lost, self._healthy, self._costs())
         blamed = search.run()
         since = {_mark(one, lost): self._since_s.get(_mark(one, lost), self.now_s) for one in blamed}
         self._since_s = since
@@ -94,14 +94,12 @@ class Localiser:
     def _remember(self, seen: Window) -> None:
         self.now_s += seen.span_s
         fade = 0.5 ** (seen.span_s / self.settings.half_life_s)
-        rows = np.flatnonzero((seen.lost >= RESET_SENT) & (seen.lost >= seen.sent))
-        void = rows[self._lost[rows] < 0.9 * self._sent[rows]]
         self._sent *= fade
         self._lost *= fade
-        self._sent[void] = self._lost[void] = 0.0
         self._sent += seen.sent
         self._lost += seen.lost
         self._lost[self._lost < 0.05] = 0.0
+        self._begin_anew(seen)
         if seen.queued is not None:
             self._queued *= fade
             self._queued += seen.queued
@@ -110,6 +108,16 @@ class Localiser:
             element = self.paths.elements.index[hint.element]
             self._hints[element] = _Known(hint, self.now_s + self.settings.hint_s)
         self._hints = {element: known for element, known in self._hints.items() if known.until_s > self.now_s}
+
+    def _begin_anew(self, seen: Window) -> None:
+        """Void the past of paths that have fallen silent: as many packets in a row lost, over windows, as it takes."""
+        running = np.flatnonzero(self._run)
+        self._run[running[seen.lost[running] < seen.sent[running]]] = 0.0
+        rows = np.flatnonzero((seen.lost > 0) & (seen.lost >= seen.sent))
+        before = self._run[rows]
+        self._run[rows] += seen.sent[rows]
+        silent = rows[(before < RESET_SENT) & (self._run[rows] >= RESET_SENT)]
+        self._sent[silent] = self._lost[silent] = self._run[silent]
 
     def _costs(self) -> Floats:
         if not self._hints:
@@ -143,7 +151,7 @@ class Localiser:
 
     def _verdict(self, search: Search, one: Blamed, since_s: float) -> Verdict:
         elements, marks = self.paths.elements, self.paths.marks
-        rivals = search.rivals(one)
+        one, *rivals = search.rivals(one)
         near = [rival for rival in rivals if rival.nats >= one.nats - self.settings.tie_nats]
         same = [rival for rival in near if marks[rival.element] == marks[one.element]]
         age_s = self.now_s - since_s

@@ -3,11 +3,11 @@
 Every direction loses a packet with probability `noise_ratio`, each on its own. An element that fails loses packets of
 the paths that cross it with a ratio `q` of its own, unknown; not all of them: with probability `share` a path is hit.
 `share` just below 1 is a whole fault, and forgives that a few paths lie elsewhere than we believe (a stale trace, a
-wrong cable); a small share is a partial fault (one hash bucket), which has to show on each path that it hits; `large`
-is a fault of paths with large packets only. Of a path's `n` packets `k` are lost, binomially. Failures are a priori
-independent and rare, each kind with its cost (minus the logarithm of its probability), to which evidence about one
-element adds. The best explanation has the greatest likelihood times prior: more elements explain more and cost more,
-so that a leaf costs less than the five links that would explain as much.
+wrong cable), but not many; a small share is a partial fault (one hash bucket), which has to show on each path that it
+hits; `large` is a fault of paths with large packets only. Of a path's `n` packets `k` are lost, binomially. Failures
+are a priori independent and rare, each kind with its cost (minus the logarithm of its probability), to which evidence
+about one element adds. The best explanation has the greatest likelihood times prior: more elements explain more and
+cost more, so that a leaf costs less than the five links that would explain as much.
 
 Sources. 007 (Arzani et al., NSDI 2018): flows tell by their own retransmissions, and few elements explain most of
 them. NetBouncer (Tan et al., NSDI 2019): success of a path is the product over its links, and devices are candidates
@@ -32,14 +32,15 @@ from linkpass.core.diagnosis.paths import Flags, Floats
 
 Scope = Literal["whole", "partial", "large"]
 SCOPES: tuple[Scope, ...] = ("whole", "partial", "large")
-WRONG_RATIO = 0.01
-"""Paths that are believed to cross an element and do not."""
+WRONG_RATIO, MOST_WRONG_RATIO = 0.01, 0.15
+"""Paths that are believed to cross an element and do not: as a rule, and at most."""
 LEAST_RATIO, MOST_RATIO = 2e-4, 0.999
 LEAST_SHARE, MOST_SHARE = 1 / 256, 0.6
 SHOWS_NATS = 4.0
 """A path shows losses of its own accord when they are e**4 times likelier at their own ratio than by what is known."""
 PARTIAL_NATS, LARGE_NATS = 3.0, 2.0
-"""What it costs to suppose that a fault is not of all paths."""
+"""What it costs to suppose that a fault is not of all paths. A hash bucket is one direction's: links and nodes do not
+fail in part, or a switch would do for any two faults beneath it."""
 ROUNDS = 4
 
 
@@ -49,8 +50,7 @@ def surprise(n: Floats, k: Floats, r: Floats) -> Floats:
     The binomial's Kullback-Leibler divergence: no element's failure can explain a path better than that."""
     ratio = np.minimum(k / np.maximum(n, 1e-9), 1.0)
     kept = np.where(ratio < 1, (n - k) * np.log(np.maximum(1 - ratio, 1e-300) / (1 - r)), 0.0)
-    with np.errstate(divide="ignore"):
-        lost = np.where(k > 0, k * np.log(ratio / r), 0.0)
+    lost = k * np.log(np.maximum(ratio, 1e-300) / r)
     return np.where(ratio > r, np.maximum(lost + kept, 0.0), 0.0)
 
 
@@ -69,24 +69,26 @@ def gains(n: Floats, k: Floats, r: Floats, q: Floats) -> Floats:
     return k * np.log((r + q - r * q) / r) + (n - k) * np.log1p(-q)
 
 
-def fit(n: Floats, k: Floats, r: Floats, large: Flags, begin: Ints) -> Fits:
+def fit(n: Floats, k: Floats, r: Floats, large: Flags, begin: Ints, directions: Flags) -> Fits:
     """Fit each element's ratio, share and scope to its paths (expectation maximisation, a few rounds).
 
     `n`, `k`, `r`, `large`: sent, lost, loss ratio as explained so far, size; one element's paths after the other's,
-    `begin` their first places and the end. No element may be without paths."""
+    `begin` their first places and the end; `directions`: which elements are directions. None may be without paths."""
     starts, sizes = begin[:-1], np.diff(begin)
     shows = surprise(n, k, r) >= SHOWS_NATS
     best = _whole(n, k, r, starts, sizes, np.ones(len(n), dtype=bool))
     if shows.any():
         part = _partial(n, k, r, starts, sizes, shows)
-        best = _better(best, part, PARTIAL_NATS)
+        best = _better(best, part, np.where(directions, PARTIAL_NATS, np.inf))
     if large.any():
         only = _whole(n, k, r, starts, sizes, large)
-        best = _better(best, Fits(only.nats, only.ratio, only.share, np.full(len(starts), 2)), LARGE_NATS)
+        best = _better(
+            best, Fits(only.nats, only.ratio, only.share, np.full(len(starts), 2)), np.full(len(starts), LARGE_NATS)
+        )
     return best
 
 
-def _better(one: Fits, other: Fits, cost: float) -> Fits:
+def _better(one: Fits, other: Fits, cost: Floats) -> Fits:
     wins = other.nats - cost > one.nats
     return Fits(
         np.where(wins, other.nats - cost, one.nats),
@@ -97,8 +99,8 @@ def _better(one: Fits, other: Fits, cost: float) -> Fits:
 
 
 def _ratio(n: Floats, k: Floats, r: Floats, weight: Floats, starts: Ints) -> Floats:
-    """The excess loss over what is explained, as a ratio of what was sent."""
-    sent = np.add.reduceat(weight * n, starts)
+    """The excess loss over what is explained, as a ratio of what gets past that."""
+    sent = np.add.reduceat(weight * n * (1 - r), starts)
     lost = np.add.reduceat(weight * (k - n * r), starts)
     return np.clip(lost / np.maximum(sent, 1e-9), LEAST_RATIO, MOST_RATIO)
 
@@ -111,7 +113,11 @@ def _whole(n: Floats, k: Floats, r: Floats, starts: Ints, sizes: Ints, of: Flags
         hit = _sigmoid(gains(n, k, r, np.repeat(ratio, sizes)) + odds) * mine
         ratio = _ratio(n, k, r, hit, starts)
     gain = gains(n, k, r, np.repeat(ratio, sizes))
+    tells = -np.expm1(n * np.log1p(-np.repeat(ratio, sizes))) * mine  # whether a path that is hit would show it
+    spared = np.add.reduceat(tells * _sigmoid(-gain - odds), starts)
+    contradicted = spared > MOST_WRONG_RATIO * np.add.reduceat(tells, starts)
     nats = np.add.reduceat(np.logaddexp(gain + np.log(1 - WRONG_RATIO), np.log(WRONG_RATIO)) * mine, starts)
+    nats[contradicted] = -np.inf
     return Fits(nats, ratio, np.full(len(starts), 1 - WRONG_RATIO), np.zeros(len(starts), dtype=np.intp))
 
 

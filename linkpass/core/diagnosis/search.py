@@ -18,13 +18,15 @@ from linkpass.core.diagnosis.paths import Floats, Paths
 
 CHUNKS = (8, 32, 128, 512)
 MOST_BLAMED = 48
-EXCHANGES = 8
+ROUNDS = 3
+LEAST_NATS = 0.5
+"""An exchange is worth that much."""
 RIVAL_NATS = 7.0
 """A rival that explains the same paths this much worse is 1,000 times less likely, and not counted."""
 RIVALS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Blamed:
     """An element of the explanation. `nats`: gained over its cost; `hit`: the paths that it is held to affect."""
 
@@ -34,6 +36,8 @@ class Blamed:
     share: float
     scope: model.Scope
     hit: Ints
+    prior: float = 0.0
+    """Nats of the element's cost and of its share being what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +61,17 @@ class Search:
     def run(self) -> list[Blamed]:
         """The explanation, most certain first."""
         while len(self.blamed) < MOST_BLAMED:
-            found = self.best()
+            found = self.best(self.lossy)
             if found is None:
                 break
             self._add(found)
         self._settle()
         return sorted(self.blamed, key=lambda one: -one.nats)
 
-    def best(self, above: float = 0.0) -> Blamed | None:
-        """The element that gains most over what is explained already, if more than `above` over its cost."""
-        bound = self.bound(self.lossy)
+    def best(self, rows: Ints, above: float = 0.0) -> Blamed | None:
+        """The element that gains most over what is explained already, if more than `above` over its cost, of those that
+        any of the lossy paths `rows` crosses."""
+        bound = self.bound(rows)
         best: Blamed | None = None
         place, chunk = 0, iter(CHUNKS)
         size = next(chunk)
@@ -89,30 +94,30 @@ class Search:
         elements = self.paths.elements.of_keys(self.paths.keys_of(rows))
         pooled = pool(self._of(self.lost, elements), self._of(self.expected, elements))
         nats = np.maximum(self._of(own, elements), pooled) - self.cost[elements]
+        nats[np.isin(elements, [one.element for one in self.blamed])] = 0.0
         likely = np.flatnonzero(nats > 0)
         order = likely[np.argsort(-nats[likely], kind="stable")]
         return Bound(elements[order], nats[order])
 
     def fit(self, elements: Ints) -> model.Fits:
         rows, begin = self.paths.crossing(elements)
-        return model.fit(self.n[rows], self.k[rows], self.r[rows], self.paths.large[rows], begin)
+        directions = elements < self.paths.elements.directions
+        return model.fit(self.n[rows], self.k[rows], self.r[rows], self.paths.large[rows], begin, directions)
 
     def rivals(self, one: Blamed) -> tuple[Blamed, ...]:
-        """What else would explain the paths of `one` about as well, all other blame standing; best first."""
-        with _Without(self, one):
-            shown = one.hit[self.k[one.hit] > 0]
-            bound = self.bound(shown)
-            tried = bound.elements[bound.nats >= one.nats - RIVAL_NATS][:RIVALS]
-            if not len(tried):
-                return ()
+        """`one` as it is with all other blame standing, and what else would explain its paths about as well."""
+        self._remove(one)
+        mine = self._again(one)
+        bound = self.bound(one.hit[self.k[one.hit] > 0])
+        tried = bound.elements[(bound.nats >= mine.nats - RIVAL_NATS) & (bound.elements != one.element)][:RIVALS]
+        found: list[Blamed] = []
+        if len(tried):
             fits = self.fit(tried)
             net = fits.nats - self.cost[tried]
-            near = [place for place in np.argsort(-net, kind="stable") if net[place] >= one.nats - RIVAL_NATS]
-            return tuple(
-                self._blame(int(tried[place]), float(net[place]), fits, int(place))
-                for place in near
-                if tried[place] != one.element
-            )
+            near = [int(place) for place in np.argsort(-net, kind="stable") if net[place] >= mine.nats - RIVAL_NATS]
+            found = [self._blame(int(tried[place]), float(net[place]), fits, place) for place in near]
+        self._add(one)
+        return (mine, *found)
 
     def _of(self, sums: Floats, elements: Ints) -> Floats:
         first, second = self.paths.elements.first[elements], self.paths.elements.second[elements]
@@ -121,8 +126,11 @@ class Search:
     def _blame(self, element: int, nats: float, fits: model.Fits, place: int) -> Blamed:
         rows, _ = self.paths.crossing(np.array([element], dtype=np.intp))
         hit = model.hits(self.n[rows], self.k[rows], self.r[rows], self.paths.large[rows], fits, place)
-        scope = model.SCOPES[int(fits.scope[place])]
-        return Blamed(element, nats, float(fits.ratio[place]), float(fits.share[place]), scope, rows[hit])
+        scope, share = model.SCOPES[int(fits.scope[place])], float(fits.share[place])
+        extra = {"whole": 0.0, "partial": model.PARTIAL_NATS, "large": model.LARGE_NATS}[scope]
+        spared = (self.paths.large[rows] if scope == "large" else np.ones(len(rows), dtype=bool)) & ~hit
+        prior = hit.sum() * np.log(share) + spared.sum() * np.log1p(-share) - self.cost[element] - extra
+        return Blamed(element, nats, float(fits.ratio[place]), share, scope, rows[hit], float(prior))
 
     def _add(self, one: Blamed) -> None:
         self.blamed.append(one)
@@ -142,41 +150,47 @@ class Search:
         self.r[rows] = r
 
     def _settle(self) -> None:
-        """Drop what the others have made needless, and exchange what explains the rest worse than another does."""
-        for _ in range(EXCHANGES if len(self.blamed) > 1 else 0):
-            if not any(self._improve(one) for one in sorted(self.blamed, key=lambda one: one.nats)):
+        """Exchange: take an element away, fit anew what overlaps with it, add what is best then, once or twice; keep
+        the change if the whole is better. It undoes what greed does worst: an element that covers parts of two faults."""
+        for _ in range(ROUNDS):
+            tried = [one for one in sorted(self.blamed, key=lambda one: one.nats) if self._overlapping(one)]
+            if not sum(self._exchange(one) for one in tried if one in self.blamed):
                 return
 
-    def _improve(self, one: Blamed) -> bool:
+    def _overlapping(self, one: Blamed) -> list[Blamed]:
+        mine = np.zeros(len(self.n), dtype=bool)
+        mine[one.hit] = True
+        mine &= self.k > 0
+        return [other for other in self.blamed if other is not one and mine[other.hit].any()]
+
+    def _exchange(self, one: Blamed) -> bool:
+        before, blamed, r, expected = self._objective(), list(self.blamed), self.r.copy(), self.expected.copy()
+        near = self._overlapping(one)
         self._remove(one)
-        found = self._again(one)
-        better = [rival for rival in self.rivals(found) if rival.nats > found.nats + 0.5] if found.nats > 0 else []
-        if better:
-            self._add(better[0])
-        elif found.nats > 0:
-            self._add(found)
-        return bool(better) or found.nats <= 0
+        for other in near:
+            self._remove(other)
+            again = self._again(other)
+            if again.nats > 0:
+                self._add(again)
+        shown = one.hit[self.k[one.hit] > 0]
+        for _ in range(2):
+            found = self.best(shown) if len(shown) else None
+            if found is not None:
+                self._add(found)
+        if self._objective() > before + LEAST_NATS:
+            return True
+        self.blamed, self.r, self.expected = blamed, r, expected
+        return False
+
+    def _objective(self) -> float:
+        """Nats of the whole explanation: likelihood of all paths, shares and costs of the elements."""
+        n, k, r = self.n, self.k, self.r
+        return float((k * np.log(r) + (n - k) * np.log1p(-r)).sum() + sum(one.prior for one in self.blamed))
 
     def _again(self, one: Blamed) -> Blamed:
         only = np.array([one.element], dtype=np.intp)
         fits = self.fit(only)
         return self._blame(one.element, float(fits.nats[0] - self.cost[one.element]), fits, 0)
-
-
-class _Without:
-    """The search as if one element were not blamed."""
-
-    def __init__(self, search: Search, one: Blamed) -> None:
-        self._search, self._one = search, one
-        self._blamed = one in search.blamed
-
-    def __enter__(self) -> None:
-        if self._blamed:
-            self._search._remove(self._one)
-
-    def __exit__(self, *what: object) -> None:
-        if self._blamed:
-            self._search._add(self._one)
 
 
 def pool(lost: Floats, expected: Floats) -> Floats:
