@@ -32,15 +32,17 @@ from linkpass.core.diagnosis.paths import Flags, Floats
 
 Scope = Literal["whole", "partial", "large"]
 SCOPES: tuple[Scope, ...] = ("whole", "partial", "large")
-WRONG_RATIO, MOST_WRONG_RATIO = 0.01, 0.15
+WRONG_RATIO, MOST_WRONG_RATIO = 0.01, 0.3
 """Paths that are believed to cross an element and do not: as a rule, and at most."""
+TELLING = 2.3
+"""A path on which so many losses are expected has one with 90 %: of such paths it can be said whether they are hit."""
 LEAST_RATIO, MOST_RATIO = 2e-4, 0.999
 LEAST_SHARE, MOST_SHARE = 1 / 256, 0.6
 SHOWS_NATS = 4.0
 """A path shows losses of its own accord when they are e**4 times likelier at their own ratio than by what is known."""
 PARTIAL_NATS, LARGE_NATS = 3.0, 2.0
-"""What it costs to suppose that a fault is not of all paths. A hash bucket is one direction's: links and nodes do not
-fail in part, or a switch would do for any two faults beneath it."""
+"""What it costs to suppose that a fault is not of all paths. Buckets and sizes are a direction's: links and nodes do
+not fail in part, or a switch would do for any two faults beneath it."""
 ROUNDS = 4
 
 
@@ -82,9 +84,8 @@ def fit(n: Floats, k: Floats, r: Floats, large: Flags, begin: Ints, directions: 
         best = _better(best, part, np.where(directions, PARTIAL_NATS, np.inf))
     if large.any():
         only = _whole(n, k, r, starts, sizes, large)
-        best = _better(
-            best, Fits(only.nats, only.ratio, only.share, np.full(len(starts), 2)), np.full(len(starts), LARGE_NATS)
-        )
+        only = Fits(only.nats, only.ratio, only.share, np.full(len(starts), SCOPES.index("large")))
+        best = _better(best, only, np.where(directions, LARGE_NATS, np.inf))
     return best
 
 
@@ -113,9 +114,9 @@ def _whole(n: Floats, k: Floats, r: Floats, starts: Ints, sizes: Ints, of: Flags
         hit = _sigmoid(gains(n, k, r, np.repeat(ratio, sizes)) + odds) * mine
         ratio = _ratio(n, k, r, hit, starts)
     gain = gains(n, k, r, np.repeat(ratio, sizes))
-    tells = -np.expm1(n * np.log1p(-np.repeat(ratio, sizes))) * mine  # whether a path that is hit would show it
-    spared = np.add.reduceat(tells * _sigmoid(-gain - odds), starts)
-    contradicted = spared > MOST_WRONG_RATIO * np.add.reduceat(tells, starts)
+    tells = (n * (1 - r) * np.repeat(ratio, sizes) > TELLING) & of
+    spared = np.add.reduceat((tells & (gain < 0)).astype(np.float64), starts)
+    contradicted = spared > MOST_WRONG_RATIO * np.add.reduceat(tells.astype(np.float64), starts)
     nats = np.add.reduceat(np.logaddexp(gain + np.log(1 - WRONG_RATIO), np.log(WRONG_RATIO)) * mine, starts)
     nats[contradicted] = -np.inf
     return Fits(nats, ratio, np.full(len(starts), 1 - WRONG_RATIO), np.zeros(len(starts), dtype=np.intp))

@@ -1,9 +1,10 @@
 """The search for the best explanation: add the best element, exactly found by bounds, until none pays for itself; then
-drop and exchange what the others have made worse.
+exchange what greed has done wrong.
 
-No element can gain more than its paths' own surprises, or what all its losses pooled are worth: elements are tried in
-the order of that bound until it falls below the best gain found. What is quiet is never looked at. The greedy sum is
-near-exact: it is checked against all pairs of elements in the tests."""
+No element can gain more than the surprises of its paths that show losses of their own accord, and what the losses of
+the others pooled are worth: elements are tried in the order of that bound until it falls below the best gain found.
+What is quiet is never looked at. The sum of greed and exchanges is near-exact: the tests compare it with all pairs.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from linkpass.core.diagnosis.paths import Floats, Paths
 
 CHUNKS = (8, 32, 128, 512)
 MOST_BLAMED = 48
-ROUNDS = 3
+EXCHANGES = 32
 LEAST_NATS = 0.5
 """An exchange is worth that much."""
 RIVAL_NATS = 7.0
 """A rival that explains the same paths this much worse is 1,000 times less likely, and not counted."""
 RIVALS = 256
+SLACK = 1.5
+"""Pooled, losses of paths with different ratios are worth a little less than one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +57,6 @@ class Search:
         self.paths, self.n, self.k, self.cost = paths, n, k, cost
         self.healthy, self.r = r, r.copy()
         self.lossy = np.flatnonzero(k > 0)
-        self.lost = paths.sums(k[self.lossy], self.lossy)
         self.expected = paths.sums(n * r)
         self.blamed: list[Blamed] = []
 
@@ -89,11 +91,15 @@ class Search:
 
     def bound(self, rows: Ints) -> Bound:
         """Of the elements that any of the lossy paths `rows` crosses."""
-        surprise = model.surprise(self.n[self.lossy], self.k[self.lossy], self.r[self.lossy])
-        own = self.paths.sums(np.where(surprise >= model.SHOWS_NATS, surprise, 0.0), self.lossy)
+        n, k, r = self.n[self.lossy], self.k[self.lossy], self.r[self.lossy]
+        surprise = model.surprise(n, k, r)
+        shows = surprise >= model.SHOWS_NATS
+        own, theirs = self.lossy[shows], self.lossy[~shows]
         elements = self.paths.elements.of_keys(self.paths.keys_of(rows))
-        pooled = pool(self._of(self.lost, elements), self._of(self.expected, elements))
-        nats = np.maximum(self._of(own, elements), pooled) - self.cost[elements]
+        single = self._of(self.paths.sums(surprise[shows], own), elements)
+        expected = self.expected - self.paths.sums((n * r)[shows], own)
+        pooled = pool(self._of(self.paths.sums(k[~shows], theirs), elements), self._of(expected, elements))
+        nats = single + SLACK * pooled - self.cost[elements]
         nats[np.isin(elements, [one.element for one in self.blamed])] = 0.0
         likely = np.flatnonzero(nats > 0)
         order = likely[np.argsort(-nats[likely], kind="stable")]
@@ -151,35 +157,56 @@ class Search:
 
     def _settle(self) -> None:
         """Exchange: take an element away, fit anew what overlaps with it, add what is best then, once or twice; keep
-        the change if the whole is better. It undoes what greed does worst: an element that covers parts of two faults."""
-        for _ in range(ROUNDS):
-            tried = [one for one in sorted(self.blamed, key=lambda one: one.nats) if self._overlapping(one)]
-            if not sum(self._exchange(one) for one in tried if one in self.blamed):
+        the change if the whole is better. It undoes what greed does worst: one that covers parts of two faults."""
+        failed: set[frozenset[Blamed]] = set()
+        for _ in range(EXCHANGES):
+            single = [[one] for one in sorted(self.blamed, key=lambda one: one.nats)]
+            if not any(self._exchange(ones, failed) for ones in (*self._neighbours(), *single)):
                 return
 
-    def _overlapping(self, one: Blamed) -> list[Blamed]:
-        mine = np.zeros(len(self.n), dtype=bool)
-        mine[one.hit] = True
-        mine &= self.k > 0
-        return [other for other in self.blamed if other is not one and mine[other.hit].any()]
+    def _neighbours(self) -> list[list[Blamed]]:
+        """Elements at the same node, if they are several: the node may be what fails."""
+        at: dict[int, list[Blamed]] = {}
+        elements = self.paths.elements
+        for one in self.blamed:
+            if elements.first[one.element] < elements.directions:
+                direction = int(elements.first[one.element])
+                for node in (int(elements.source[direction]), int(elements.target[direction])):
+                    at.setdefault(node, []).append(one)
+        return [ones for _, ones in sorted(at.items()) if len(ones) > 1]
 
-    def _exchange(self, one: Blamed) -> bool:
+    def _overlapping(self, ones: list[Blamed]) -> list[Blamed]:
+        mine = np.zeros(len(self.n), dtype=bool)
+        for one in ones:
+            mine[one.hit] = True
+        mine &= self.k > 0
+        return [other for other in self.blamed if other not in ones and mine[other.hit].any()]
+
+    def _exchange(self, ones: list[Blamed], failed: set[frozenset[Blamed]]) -> bool:
+        """Whether it was worth it. `failed`: what has not been, of elements that have not changed since."""
+        near = self._overlapping(ones)
+        tried = frozenset((*ones, *near))
+        if tried in failed or len(tried) == 1:
+            return False
         before, blamed, r, expected = self._objective(), list(self.blamed), self.r.copy(), self.expected.copy()
-        near = self._overlapping(one)
-        self._remove(one)
+        for one in ones:
+            self._remove(one)
         for other in near:
             self._remove(other)
             again = self._again(other)
             if again.nats > 0:
                 self._add(again)
-        shown = one.hit[self.k[one.hit] > 0]
-        for _ in range(2):
+        hit = np.unique(np.concatenate([one.hit for one in ones]))
+        shown = hit[self.k[hit] > 0]
+        for _ in range(1 + len(ones)):
             found = self.best(shown) if len(shown) else None
-            if found is not None:
-                self._add(found)
+            if found is None:
+                break
+            self._add(found)
         if self._objective() > before + LEAST_NATS:
             return True
         self.blamed, self.r, self.expected = blamed, r, expected
+        failed.add(tried)
         return False
 
     def _objective(self) -> float:
@@ -195,10 +222,9 @@ class Search:
 
 def pool(lost: Floats, expected: Floats) -> Floats:
     """Nats by which that many losses are likelier than expected, all paths of an element taken as one (Poisson)."""
-    more = lost > expected
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nats = lost * np.log(lost / expected) - (lost - expected)
-    return np.where(more, nats, 0.0)
+    least = np.maximum(expected, 1e-9)
+    nats = lost * np.log(np.maximum(lost, 1e-9) / least) - (lost - least)
+    return np.where(lost > least, nats, 0.0)
 
 
 def costs(paths: Paths, by_kind: Sequence[float]) -> Floats:
