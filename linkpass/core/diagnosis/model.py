@@ -114,7 +114,7 @@ def _whole(n: Floats, k: Floats, r: Floats, starts: Ints, sizes: Ints, of: Flags
         hit = _sigmoid(gains(n, k, r, np.repeat(ratio, sizes)) + odds) * mine
         ratio = _ratio(n, k, r, hit, starts)
     gain = gains(n, k, r, np.repeat(ratio, sizes))
-    tells = (n * (1 - r) * np.repeat(ratio, sizes) > TELLING) & of
+    tells = (n * (1 - r) * -np.log1p(-np.repeat(ratio, sizes)) > TELLING) & of
     spared = np.add.reduceat((tells & (gain < 0)).astype(np.float64), starts)
     contradicted = spared > MOST_WRONG_RATIO * np.add.reduceat(tells.astype(np.float64), starts)
     nats = np.add.reduceat(np.logaddexp(gain + np.log(1 - WRONG_RATIO), np.log(WRONG_RATIO)) * mine, starts)
