@@ -52,16 +52,16 @@ def _place(traffic: Traffic, kind: FaultKind, chance: np.random.Generator) -> tu
     routes, names = traffic.routes, traffic.paths.elements.names
     if kind == "nic":
         cable = int(chance.choice(routes.nics))
-        return routes.fabric.links[cable].a.id, np.array([2 * cable, 2 * cable + 1])
+        return routes.links[cable].a.id, np.array([2 * cable, 2 * cable + 1])
     if kind in ("host", "leaf", "spine"):
-        nodes = routes.fabric.nodes
+        nodes = routes.nodes
         fit = {"host": (0,), "leaf": (1,), "spine": (2, 3)}[kind]
         name = nodes[int(chance.choice([place for place, node in enumerate(nodes) if node.tier in fit]))].name
         return name, routes.true_node_directions(name)
     direction = int(chance.integers(2 * len(routes.lower)))
     if kind == "link":
         cable = direction >> 1
-        return routes.fabric.links[cable].id, np.array([2 * cable, 2 * cable + 1])
+        return routes.links[cable].id, np.array([2 * cable, 2 * cable + 1])
     return names[direction], np.array([direction])
 
 

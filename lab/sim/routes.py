@@ -21,10 +21,10 @@ class Routes:
     `swapped_ratio`: how many cables have their upper ends exchanged with another's of the same tier."""
 
     def __init__(self, fabric: Fabric, swapped_ratio: float = 0.0, seed: int = 0) -> None:
-        self.fabric, links = fabric, fabric.links
-        place = {node.name: number for number, node in enumerate(fabric.nodes)}
-        tiers = np.array([node.tier or 0 for node in fabric.nodes], dtype=np.intp)
-        ends = np.array([[place[link.a.node], place[link.b.node]] for link in links], dtype=np.intp)
+        self.fabric, self.links, self.nodes = fabric, fabric.links, fabric.nodes
+        place = {node.name: number for number, node in enumerate(self.nodes)}
+        tiers = np.array([node.tier or 0 for node in self.nodes], dtype=np.intp)
+        ends = np.array([[place[link.a.node], place[link.b.node]] for link in self.links], dtype=np.intp)
         self.flipped = tiers[ends[:, 0]] > tiers[ends[:, 1]]  # a link written from above
         self.lower = np.where(self.flipped, ends[:, 1], ends[:, 0])
         self.planned = np.where(self.flipped, ends[:, 0], ends[:, 1])
@@ -32,7 +32,7 @@ class Routes:
         self._swap(tiers, swapped_ratio, np.random.default_rng((seed, 11)))
         self.nics = np.flatnonzero(tiers[self.lower] == 0)
         self.host_of = self.lower[self.nics]
-        self.rail_of = np.array([links[cable].a.rail or 0 for cable in self.nics.tolist()], dtype=np.intp)
+        self.rail_of = np.array([self.links[cable].a.rail or 0 for cable in self.nics.tolist()], dtype=np.intp)
         self._table(len(place), tiers)
 
     def _swap(self, tiers: Ints, ratio: float, chance: np.random.Generator) -> None:
@@ -97,7 +97,7 @@ class Routes:
 
     def true_node_directions(self, node: str) -> Ints:
         """The directions into and out of a node as it is cabled."""
-        place = [other.name for other in self.fabric.nodes].index(node)
+        place = [other.name for other in self.nodes].index(node)
         cables = np.flatnonzero((self.lower == place) | (self.upper == place))
         return np.concatenate((2 * cables, 2 * cables + 1))
 

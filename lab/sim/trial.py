@@ -80,12 +80,13 @@ def run(
     times: dict[str, float] = {}
     said: tuple[Verdict, ...] = ()
     while weather.elapsed_s < limit_s - 1e-9:
-        window = weather.window(span_s)
+        over = first_word and bool(said)
+        window = weather.window(limit_s - weather.elapsed_s if over else span_s)  # the rest is the baselines' alone
         quiet = 1.0 if window.queued is None else 1.0 - window.queued
         sent += window.sent * quiet
         lost += window.lost * quiet
-        if first_word and said:
-            continue
+        if over:
+            break
         began_s = time.perf_counter()
         verdicts = localiser.window(window)
         mine.inference_s.append(time.perf_counter() - began_s)

@@ -61,7 +61,7 @@ class Weather:
     def _noise(self, span_s: float, sent: Floats) -> Floats:
         lost = np.zeros(len(sent))
         count = int(self.chance.poisson(self.noise[-1] * span_s))
-        rows = np.searchsorted(self.noise, self.chance.random(count) * self.noise[-1])
+        rows = np.searchsorted(self.noise, np.sort(self.chance.random(count)) * self.noise[-1])
         np.add.at(lost, rows, 1.0)
         return np.minimum(lost, sent)
 

@@ -24,9 +24,11 @@ class Settings:
     half_life_s: float = 10.0
     cost_nats: tuple[float, ...] = (14.0, 14.5, 14.5, 15.0, 15.0)
     name_nats: float = 10.0
+    sure_nats: float = 60.0
+    """What gains less has to stand for `patience_s`: a host that begins to fail shows on one link first."""
     confidence: float = 0.99
     patience_s: float = 1.0
-    """After that a tie that does not resolve is told as one."""
+    """After that a tie that does not resolve is told as one, too."""
     tie_nats: float = 5.0
     hint_s: float = 10.0
     most_ratio_congested: float = 0.2
@@ -70,6 +72,7 @@ class Localiser:
         self._run = np.zeros(count)
         self._queued, self._looked = np.zeros(count), 0.0
         self._healthy = -np.expm1(self.paths.lengths * math.log1p(-self.settings.noise_ratio))
+        self._crossing = paths.sums(np.ones(count))
         self._cost = costs(paths, self.settings.cost_nats)
         self._hints: dict[int, _Known] = {}
         self._since_s: dict[int, float] = {}
@@ -81,8 +84,8 @@ class Localiser:
         congestion, crowded = self._congestion()
         ratio = self._lost[crowded] / np.maximum(self._sent[crowded], 1.0)
         crowded = crowded[(ratio > 0) & (ratio < self.settings.most_ratio_congested)]
+        self._sent[crowded] = self._lost[crowded] = 0.0  # for good: the losses would outlast the queue
         sent, lost = self._sent.copy(), self._lost.copy()
-        sent[crowded] = lost[crowded] = 0.0
         unsaid = (self.paths.holes & (lost > 0)) | ((self._run > 0) & (self._run < RESET_SENT))
         sent[unsaid] = lost[unsaid] = 0.0  # of the latter the next packet tells whether they have fallen silent
         search = Search(self.paths, sent, lost, self._healthy, self._costs())
@@ -134,7 +137,8 @@ class Localiser:
             return (), none
         cost = np.where(self.paths.elements.kind == 0, self.settings.cost_nats[0], 1e9)
         sent = np.full(len(self.paths), self._looked)
-        search = Search(self.paths, sent, np.minimum(self._queued, sent), np.full(len(sent), FLAGGED_RATIO), cost)
+        falsely, expected = np.full(len(sent), FLAGGED_RATIO), self._crossing * (self._looked * FLAGGED_RATIO)
+        search = Search(self.paths, sent, np.minimum(self._queued, sent), falsely, cost, expected)
         blamed = [one for one in search.run() if one.scope == "whole"]
         since = {one.element: self._congested_since_s.get(one.element, self.now_s) for one in blamed}
         self._congested_since_s = since
@@ -161,7 +165,8 @@ class Localiser:
         others = sum(math.exp(min(rival.nats - one.nats, 30.0)) for rival in rivals if rival.element not in among)
         mine = 1.0 + sum(math.exp(min(rival.nats - one.nats, 30.0)) for rival in same)
         confidence = mine / (mine + others) * -math.expm1(-max(one.nats, 0.0))
-        certain = one.nats >= self.settings.name_nats and confidence >= self.settings.confidence
+        stands = one.nats >= self.settings.sure_nats or age_s >= self.settings.patience_s
+        certain = one.nats >= self.settings.name_nats and confidence >= self.settings.confidence and stands
         hints = [known.hint.words for element, known in self._hints.items() if element == one.element]
         return Verdict(
             elements.kind_of(one.element), elements.names[one.element], confidence, one.scope, one.ratio, one.share,

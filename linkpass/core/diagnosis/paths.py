@@ -9,6 +9,8 @@ from linkpass.core.diagnosis.elements import Elements, Ints
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+DENSE_RATIO = 0.1
+"""Places in a path that fewer paths have are kept as a list."""
 
 
 class Paths:
@@ -25,7 +27,13 @@ class Paths:
         self.holes = np.zeros(count, dtype=bool) if holes is None else holes
         self.large = np.zeros(count, dtype=bool) if large is None else large
         self.lengths = (directions >= 0).sum(axis=1)
-        self.columns = [column for column in self._columns(directions) if (column < elements.keys).any()]
+        columns = self._columns(directions)
+        used = [int((column < elements.keys).sum()) for column in columns]
+        self.columns = [column for column, paths in zip(columns, used, strict=True) if paths >= count * DENSE_RATIO]
+        rest = [column for column, paths in zip(columns, used, strict=True) if 0 < paths < count * DENSE_RATIO]
+        few = [np.flatnonzero(column < elements.keys) for column in rest]
+        self._few = np.concatenate([np.zeros(0, dtype=np.intp), *few])
+        self._few_keys = np.concatenate([np.zeros(0, dtype=np.intp), *(c[r] for c, r in zip(rest, few, strict=True))])
         self._index()
 
     def __len__(self) -> int:
@@ -46,8 +54,8 @@ class Paths:
         return columns
 
     def _index(self) -> None:
-        keys = np.concatenate(self.columns) if self.columns else np.zeros(0, dtype=np.intp)
-        rows = np.tile(np.arange(len(self), dtype=np.intp), len(self.columns))
+        keys = np.concatenate([*self.columns, self._few_keys])
+        rows = np.concatenate((np.tile(np.arange(len(self), dtype=np.intp), len(self.columns)), self._few))
         real = keys < self.elements.keys
         keys, rows = keys[real], rows[real]
         order = np.argsort(keys, kind="stable")
@@ -65,6 +73,12 @@ class Paths:
         total = np.zeros(self.elements.keys + 1)
         for column in self.columns:
             total += np.bincount(column if rows is None else column[rows], weights, len(total))
+        if self._few.size:
+            all_weights = weights
+            if rows is not None:
+                all_weights = np.zeros(len(self))
+                all_weights[rows] = weights
+            total += np.bincount(self._few_keys, all_weights[self._few], len(total))
         return total[:-1]
 
     def keys_of(self, rows: Ints) -> Ints:
@@ -72,6 +86,10 @@ class Paths:
         seen = np.zeros(self.elements.keys + 1, dtype=bool)
         for column in self.columns:
             seen[column[rows]] = True
+        if self._few.size:
+            mine = np.zeros(len(self), dtype=bool)
+            mine[rows] = True
+            seen[self._few_keys[mine[self._few]]] = True
         return np.flatnonzero(seen[:-1])
 
     def crossing(self, elements: Ints) -> tuple[Ints, Ints]:

@@ -51,13 +51,16 @@ class Bound:
 
 
 class Search:
-    """One problem: `n` sent, `k` lost, `r` the healthy loss ratio of each path; `cost` in nats of each element."""
+    """One problem: `n` sent, `k` lost, `r` the healthy loss ratio of each path; `cost` in nats of each element;
+    `expected`: losses of the paths of each key, where they are known already."""
 
-    def __init__(self, paths: Paths, n: Floats, k: Floats, r: Floats, cost: Floats) -> None:
+    def __init__(
+        self, paths: Paths, n: Floats, k: Floats, r: Floats, cost: Floats, expected: Floats | None = None
+    ) -> None:
         self.paths, self.n, self.k, self.cost = paths, n, k, cost
         self.healthy, self.r = r, r.copy()
         self.lossy = np.flatnonzero(k > 0)
-        self.expected = paths.sums(n * r)
+        self.expected = paths.sums(n * r) if expected is None else expected
         self.blamed: list[Blamed] = []
 
     def run(self) -> list[Blamed]:
