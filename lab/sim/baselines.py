@@ -53,7 +53,7 @@ def voting(paths: Paths, directions: Ints, sent: Floats, lost: Floats) -> Ints:
 
 def _bincount(column: Ints, share: Floats, count: int) -> Floats:
     there = column >= 0
-    return np.bincount(column[there], share[there], count)
+    return np.bincount(column[there], share[there], count).astype(np.float64)
 
 
 def bouncing(paths: Paths, blocks: Ints, sent: Floats, lost: Floats) -> Ints:

@@ -93,7 +93,8 @@ class Routes:
         return np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
 
     def _way(self, cable: Ints, up: NDArray[np.bool_]) -> Ints:
-        return 2 * cable + (up == self.flipped[cable])
+        way: Ints = 2 * cable + (up == self.flipped[cable])
+        return way
 
     def true_node_directions(self, node: str) -> Ints:
         """The directions into and out of a node as it is cabled."""

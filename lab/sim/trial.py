@@ -74,7 +74,7 @@ def run(
     if decoy:
         weather.congest(_elsewhere(made, faults, chance))
     localiser.window(weather.steady())
-    mine, verdicts = Score(len(faults)), ()
+    mine = Score(len(faults))
     count = len(made.traffic.rate)
     sent, lost = np.zeros(count), np.zeros(count)
     times: dict[str, float] = {}

@@ -71,7 +71,7 @@ class Localiser:
         self._sent, self._lost = np.zeros(count), np.zeros(count)
         self._run = np.zeros(count)
         self._queued, self._looked = np.zeros(count), 0.0
-        self._healthy = -np.expm1(self.paths.lengths * math.log1p(-self.settings.noise_ratio))
+        self._healthy = -np.expm1(np.maximum(paths.lengths, 1) * math.log1p(-self.settings.noise_ratio))
         self._crossing = paths.sums(np.ones(count))
         self._cost = costs(paths, self.settings.cost_nats)
         self._hints: dict[int, _Known] = {}

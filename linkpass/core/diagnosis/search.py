@@ -41,6 +41,8 @@ class Blamed:
     hit: Ints
     prior: float = 0.0
     """Nats of the element's cost and of its share being what it is."""
+    spared: int = 0
+    """Paths over it that it is not held to affect, though it is held to be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ class Search:
         self._settle()
         return sorted(self.blamed, key=lambda one: -one.nats)
 
-    def best(self, rows: Ints, above: float = 0.0) -> Blamed | None:
+    def best(self, rows: Ints, above: float = 0.0, without: Sequence[Blamed] = ()) -> Blamed | None:
         """The element that gains most over what is explained already, if more than `above` over its cost, of those that
         any of the lossy paths `rows` crosses."""
-        bound = self.bound(rows)
+        bound = self.bound(rows, without)
         best: Blamed | None = None
         place, chunk = 0, iter(CHUNKS)
         size = next(chunk)
@@ -92,7 +94,7 @@ class Search:
             size = next(chunk, size)
         return best
 
-    def bound(self, rows: Ints) -> Bound:
+    def bound(self, rows: Ints, without: Sequence[Blamed] = ()) -> Bound:
         """Of the elements that any of the lossy paths `rows` crosses."""
         n, k, r = self.n[self.lossy], self.k[self.lossy], self.r[self.lossy]
         surprise = model.surprise(n, k, r)
@@ -103,7 +105,7 @@ class Search:
         expected = self.expected - self.paths.sums((n * r)[shows], own)
         pooled = pool(self._of(self.paths.sums(k[~shows], theirs), elements), self._of(expected, elements))
         nats = single + SLACK * pooled - self.cost[elements]
-        nats[np.isin(elements, [one.element for one in self.blamed])] = 0.0
+        nats[np.isin(elements, [one.element for one in (*self.blamed, *without)])] = 0.0
         likely = np.flatnonzero(nats > 0)
         order = likely[np.argsort(-nats[likely], kind="stable")]
         return Bound(elements[order], nats[order])
@@ -139,7 +141,7 @@ class Search:
         extra = {"whole": 0.0, "partial": model.PARTIAL_NATS, "large": model.LARGE_NATS}[scope]
         spared = (self.paths.large[rows] if scope == "large" else np.ones(len(rows), dtype=bool)) & ~hit
         prior = hit.sum() * np.log(share) + spared.sum() * np.log1p(-share) - self.cost[element] - extra
-        return Blamed(element, nats, float(fits.ratio[place]), share, scope, rows[hit], float(prior))
+        return Blamed(element, nats, float(fits.ratio[place]), share, scope, rows[hit], float(prior), int(spared.sum()))
 
     def _add(self, one: Blamed) -> None:
         self.blamed.append(one)
@@ -159,7 +161,7 @@ class Search:
         self.r[rows] = r
 
     def _settle(self) -> None:
-        """Exchange: take an element away, fit anew what overlaps with it, add what is best then, once or twice; keep
+        """Exchange: take an element away, fit anew what overlaps with it, add what is best instead and then; keep
         the change if the whole is better. It undoes what greed does worst: one that covers parts of two faults."""
         failed: set[frozenset[Blamed]] = set()
         for _ in range(EXCHANGES):
@@ -189,7 +191,7 @@ class Search:
         """Whether it was worth it. `failed`: what has not been, of elements that have not changed since."""
         near = self._overlapping(ones)
         tried = frozenset((*ones, *near))
-        if tried in failed or len(tried) == 1:
+        if tried in failed or (len(tried) == 1 and (ones[0].spared < 2 or ones[0].scope == "partial")):
             return False
         before, blamed, r, expected = self._objective(), list(self.blamed), self.r.copy(), self.expected.copy()
         for one in ones:
@@ -201,8 +203,8 @@ class Search:
                 self._add(again)
         hit = np.unique(np.concatenate([one.hit for one in ones]))
         shown = hit[self.k[hit] > 0]
-        for _ in range(1 + len(ones)):
-            found = self.best(shown) if len(shown) else None
+        for number in range(1 + len(ones)):
+            found = self.best(shown, without=() if number else ones) if len(shown) else None
             if found is None:
                 break
             self._add(found)
