@@ -204,7 +204,7 @@ class Search:
         hit = np.unique(np.concatenate([one.hit for one in ones]))
         shown = hit[self.k[hit] > 0]
         for number in range(1 + len(ones)):
-            found = self.best(shown, without=() if number else ones) if len(shown) else None
+            found = self.best(shown, without=() if number or near else ones) if len(shown) else None
             if found is None:
                 break
             self._add(found)
