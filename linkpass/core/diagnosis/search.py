@@ -19,7 +19,7 @@ from linkpass.core.diagnosis.paths import Floats, Paths
 
 CHUNKS = (8, 32, 128, 512)
 MOST_BLAMED = 48
-EXCHANGES = 32
+EXCHANGES = 12
 LEAST_NATS = 0.5
 """An exchange is worth that much."""
 RIVAL_NATS = 7.0
