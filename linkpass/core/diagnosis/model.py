@@ -36,7 +36,7 @@ WRONG_RATIO, MOST_WRONG_RATIO = 0.01, 0.3
 """Paths that are believed to cross an element and do not: as a rule, and at most."""
 TELLING = 2.3
 """A path on which so many losses are expected has one with 90 %: of such paths it can be said whether they are hit."""
-LEAST_RATIO, MOST_RATIO = 2e-4, 0.999
+LEAST_RATIO, MOST_RATIO = 5e-5, 0.999
 LEAST_SHARE, MOST_SHARE = 1 / 256, 0.6
 SHOWS_NATS = 4.0
 """A path shows losses of its own accord when they are e**4 times likelier at their own ratio than by what is known."""

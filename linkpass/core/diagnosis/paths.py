@@ -28,6 +28,7 @@ class Paths:
         self.large = np.zeros(count, dtype=bool) if large is None else large
         self.lengths = (directions >= 0).sum(axis=1)
         columns = self._columns(directions)
+        self._by_path = np.stack(columns, axis=1).astype(np.int32)
         used = [int((column < elements.keys).sum()) for column in columns]
         self.columns = [column for column, paths in zip(columns, used, strict=True) if paths >= count * DENSE_RATIO]
         rest = [column for column, paths in zip(columns, used, strict=True) if 0 < paths < count * DENSE_RATIO]
@@ -70,26 +71,22 @@ class Paths:
 
     def sums(self, weights: Floats, rows: Ints | None = None) -> Floats:
         """For each key the sum of the weights of the paths that cross it; of `rows` only, whose weights they are."""
-        total = np.zeros(self.elements.keys + 1)
+        size = self.elements.keys + 1
+        if rows is not None:
+            keys = self._by_path[rows]
+            total: Floats = np.bincount(keys.ravel(), np.repeat(weights, keys.shape[1]), size).astype(np.float64)
+            return total[:-1]
+        total = np.zeros(size)
         for column in self.columns:
-            total += np.bincount(column if rows is None else column[rows], weights, len(total))
+            total += np.bincount(column, weights, size)
         if self._few.size:
-            all_weights = weights
-            if rows is not None:
-                all_weights = np.zeros(len(self))
-                all_weights[rows] = weights
-            total += np.bincount(self._few_keys, all_weights[self._few], len(total))
+            total += np.bincount(self._few_keys, weights[self._few], size)
         return total[:-1]
 
     def keys_of(self, rows: Ints) -> Ints:
         """All keys that any of these paths crosses, in order."""
         seen = np.zeros(self.elements.keys + 1, dtype=bool)
-        for column in self.columns:
-            seen[column[rows]] = True
-        if self._few.size:
-            mine = np.zeros(len(self), dtype=bool)
-            mine[rows] = True
-            seen[self._few_keys[mine[self._few]]] = True
+        seen[self._by_path[rows].ravel()] = True
         return np.flatnonzero(seen[:-1])
 
     def crossing(self, elements: Ints) -> tuple[Ints, Ints]:

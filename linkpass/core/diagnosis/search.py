@@ -18,8 +18,10 @@ from linkpass.core.diagnosis.elements import Ints
 from linkpass.core.diagnosis.paths import Floats, Paths
 
 CHUNKS = (8, 32, 128, 512)
-MOST_BLAMED = 48
-EXCHANGES = 12
+MOST_BLAMED = 32
+EXCHANGES, TRIES = 12, 48
+"""Exchanges that are made, and tried, at most in one window."""
+DOUBT_NATS, DOUBT_PATHS = 100.0, 2
 LEAST_NATS = 0.5
 """An exchange is worth that much."""
 RIVAL_NATS = 7.0
@@ -62,6 +64,7 @@ class Search:
         self.paths, self.n, self.k, self.cost = paths, n, k, cost
         self.healthy, self.r = r, r.copy()
         self.lossy = np.flatnonzero(k > 0)
+        self.lost = paths.sums(k[self.lossy], self.lossy)
         self.expected = paths.sums(n * r) if expected is None else expected
         self.blamed: list[Blamed] = []
 
@@ -99,11 +102,12 @@ class Search:
         n, k, r = self.n[self.lossy], self.k[self.lossy], self.r[self.lossy]
         surprise = model.surprise(n, k, r)
         shows = surprise >= model.SHOWS_NATS
-        own, theirs = self.lossy[shows], self.lossy[~shows]
+        own = self.lossy[shows]
         elements = self.paths.elements.of_keys(self.paths.keys_of(rows))
         single = self._of(self.paths.sums(surprise[shows], own), elements)
         expected = self.expected - self.paths.sums((n * r)[shows], own)
-        pooled = pool(self._of(self.paths.sums(k[~shows], theirs), elements), self._of(expected, elements))
+        lost = self.lost - self.paths.sums(k[shows], own)
+        pooled = pool(np.maximum(self._of(lost, elements), 0.0), self._of(expected, elements))
         nats = single + SLACK * pooled - self.cost[elements]
         nats[np.isin(elements, [one.element for one in (*self.blamed, *without)])] = 0.0
         likely = np.flatnonzero(nats > 0)
@@ -191,7 +195,7 @@ class Search:
         """Whether it was worth it. `failed`: what has not been, of elements that have not changed since."""
         near = self._overlapping(ones)
         tried = frozenset((*ones, *near))
-        if tried in failed or (len(tried) == 1 and (ones[0].spared < 2 or ones[0].scope == "partial")):
+        if tried in failed or len(failed) >= TRIES or not any(self._doubtful(one) for one in tried):
             return False
         before, blamed, r, expected = self._objective(), list(self.blamed), self.r.copy(), self.expected.copy()
         for one in ones:
@@ -214,10 +218,16 @@ class Search:
         failed.add(tried)
         return False
 
+    def _doubtful(self, one: Blamed) -> bool:
+        """It spares paths that cross it, or is worth little: greed goes wrong with such."""
+        return one.nats < DOUBT_NATS or one.spared >= DOUBT_PATHS
+
     def _objective(self) -> float:
-        """Nats of the whole explanation: likelihood of all paths, shares and costs of the elements."""
-        n, k, r = self.n, self.k, self.r
-        return float((k * np.log(r) + (n - k) * np.log1p(-r)).sum() + sum(one.prior for one in self.blamed))
+        """Nats by which the whole explanation is better than none: likelihood of all paths, shares and costs."""
+        rows = np.flatnonzero(self.r != self.healthy)
+        n, k, r, before = self.n[rows], self.k[rows], self.r[rows], self.healthy[rows]
+        gained = k * np.log(r / before) + (n - k) * (np.log1p(-r) - np.log1p(-before))
+        return float(gained.sum()) + sum(one.prior for one in self.blamed)
 
     def _again(self, one: Blamed) -> Blamed:
         only = np.array([one.element], dtype=np.intp)
