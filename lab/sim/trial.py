@@ -39,7 +39,7 @@ def setup(name: str, seed: int, *, peers: int | None = None, make: Callable[[], 
     fabric = (make or FABRICS[name])()
     elements = Elements(fabric)
     routes = Routes(fabric, SWAPPED_RATIO, seed)
-    traffic = plan(routes, elements, peers=peers or (2 if name.startswith("rail") else 8), seed=seed)
+    traffic = plan(routes, elements, peers=peers or (2 if fabric.name.startswith("rail") else 8), seed=seed)
     believed = np.where(traffic.paths.holes[:, None], -1, traffic.directions)
     tiers = np.array([node.tier or 0 for node in fabric.nodes], dtype=np.intp)
     return Setup(name, traffic, believed, 10 * tiers[elements.source] + tiers[elements.target])
