@@ -1,9 +1,9 @@
-"""The search for the best explanation: add the best element, exactly found by bounds, until none pays for itself; then
-exchange what greed has done wrong.
+"""The search for the best explanation: add the best element until none pays for itself; then exchange what greed has
+done wrong.
 
-No element can gain more than the surprises of its paths that show losses of their own accord, and what the losses of
-the others pooled are worth: elements are tried in the order of that bound until it falls below the best gain found.
-What is quiet is never looked at. The sum of greed and exchanges is near-exact: the tests compare it with all pairs.
+Hardly any element can gain more than the surprises of its paths that show losses of their own accord, and what the
+losses of the others pooled are worth: elements are tried in the order of that bound until it falls below the best gain
+found. What is quiet is never looked at. Greed and exchanges are near-exact: the tests compare them with all pairs.
 """
 
 from __future__ import annotations
