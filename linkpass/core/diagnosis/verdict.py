@@ -24,8 +24,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     `confidence`: probability of `element` or `others`, against all else that could explain the same paths.
     `scope`: whole; partial, of which the share `share` of the paths is hit; large, packets only.
-    `loss_ratio`: of the packets on the paths that are hit, those that the memory holds from before the fault included: it
-    rises to the true ratio. `since_s`: age of the suspicion.
+    `loss_ratio`: of the packets on the paths that are hit, of which the memory may hold some from before the fault.
+    `since_s`: age of the suspicion.
     `certain`: worth acting on; the rest is a suspicion. Nodes stand under their names, NICs as `host:port`."""
 
     kind: VerdictKind
