@@ -132,6 +132,12 @@ def device(root: Path, name: str) -> Device:
     )
 
 
+def driver_of(root: Path, name: str) -> str:
+    """A device's driver alone: its table of addresses has up to 1,024 files. "" where it cannot be told."""
+    folder = root / "class/infiniband" / name
+    return _driver(folder / "device", read_text(folder / "parent"))
+
+
 def parse_rate(text: Text) -> Rate | Unknown:
     """`100 Gb/sec (4X EDR)`; a port that is down may say `10 Gb/sec (4X SDR)` or `2.5 Gb/sec (1X)`: taken as told."""
     if isinstance(text, Unknown):

@@ -22,7 +22,7 @@ from rdma.asking import match as match
 from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number
 from rdma.counters.table import FAMILIES
 from rdma.deadline import Deadline, deadline
-from rdma.devices import address_of, devices
+from rdma.devices import address_of, driver_of
 from rdma.nldev import Nldev, QueuePair
 from rdma.owners import Owner, Owners
 from rdma.posted import outstanding
@@ -230,8 +230,11 @@ class FlowTable:
     def family(self, device: str) -> str:
         """The RDMA driver's name."""
         if device not in self._family:
-            self._family = {one.name: FAMILIES.get(one.driver, one.driver) for one in devices(self._root)}
-        return self._family.get(device, "")
+            driver = driver_of(self._root, device)
+            if not driver:
+                return ""
+            self._family[device] = FAMILIES.get(driver, driver)
+        return self._family[device]
 
     def _flow(self, key: Key, one: _Known, now_s: float, names: dict[int, str], count: Counter[Program]) -> Flow:
         device, _, owner = key

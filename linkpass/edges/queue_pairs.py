@@ -30,8 +30,10 @@ from rdma.uverbs import Address
 LOOK_S = 0.2
 TAKE_S = 0.02
 """What is looked at is asked for again after so long."""
-REST = 20
-"""The least time from one look to the next, in times that a look takes."""
+REST = 5
+"""The least time from one look to the next, in times that a look takes: drivers ask their firmware for each queue pair.
+More would name what stands too late where looks are slow."""
+REST_MOST_S = 2.0
 OPEN_AGAIN_S = 5.0
 """Without RDMA, whether a module has been loaded meanwhile."""
 STANDS_S = 0.3
@@ -145,7 +147,9 @@ class QueuePairEdge:
             self.failed(error)
             return
         self.why = looked.why
-        self._due_s = self._begun_s + (max(LOOK_S, REST * looked.took_s) if looked.is_open else OPEN_AGAIN_S)
+        self._due_s = self._begun_s + (
+            max(LOOK_S, min(REST * looked.took_s, REST_MOST_S)) if looked.is_open else OPEN_AGAIN_S
+        )
         if self._again:  # told of since: as soon as may be
             self._due_s = now_s
         if looked.flows is not None:

@@ -32,7 +32,7 @@ class Running:
 def writing(pair: Pair) -> Iterator[Running]:
     """`ib_write_bw` from a to b, over the IPv6 GIDs."""
     there, here = pair.b.gid_index(pair.b.v6), pair.a.gid_index(pair.a.v6)
-    seconds = max(LEAST_S, round(10 * pair.a.tool_s))
+    seconds = max(LEAST_S, round(15 * pair.a.tool_s))
     words = ["ib_write_bw", "-d", "rxe0", "-F", "-D", str(seconds), "-s", "16384", "-u", "14"]
     server = pair.b.guest.spawn([*words, "-x", str(there)], "server")
     until(lambda: ":18515 " in pair.b.guest.sh("ss -Htln; true"))
