@@ -36,6 +36,20 @@ class Gid(msgspec.Struct, frozen=True):
     netdev: str = ""
 
 
+GID_TYPES: Final[tuple[GidType, ...]] = ("IB", "RoCE v1", "RoCE v2")
+"""enum ib_uverbs_gid_type (include/uapi/rdma/ib_user_ioctl_verbs.h)."""
+
+
+def gid_type(number: int) -> GidType:
+    return GID_TYPES[number] if number < len(GID_TYPES) else "unknown"
+
+
+def gid_text(gid: ipaddress.IPv6Address) -> str:
+    """As all of this package writes it: that of an IPv4 address is ::ffff:a.b.c.d."""
+    mapped = gid.ipv4_mapped
+    return f"::ffff:{mapped}" if mapped else str(gid)
+
+
 def address_of(gid: str) -> str:
     """The address behind a GID: of ::ffff:a.b.c.d the IPv4 one."""
     return gid.removeprefix("::ffff:") if "." in gid else gid
@@ -163,11 +177,7 @@ def gids(port_folder: Path) -> Iterator[Gid]:
             continue  # fe80:: with no interface: the default GID of a port that is not up
         kind = read_text(port_folder / f"gid_attrs/types/{index}")
         netdev = read_text(port_folder / f"gid_attrs/ndevs/{index}")
-        mapped = gid.ipv4_mapped
-        yield Gid(
-            index, f"::ffff:{mapped}" if mapped else str(gid), _gid_type(kind),
-            netdev if isinstance(netdev, str) else "",
-        )  # fmt: skip
+        yield Gid(index, gid_text(gid), _gid_type(kind), netdev if isinstance(netdev, str) else "")
 
 
 def gid_changes(before: Iterable[Gid], after: Iterable[Gid]) -> list[str]:
@@ -189,7 +199,7 @@ def _gid_type(text: Text) -> GidType:
         return "unknown"
     if text == "IB/RoCE v1":  # one word for both: what it is follows from the port
         return "RoCE v1"
-    return text if text in ("RoCE v1", "RoCE v2", "IB") else "unknown"  # type: ignore[return-value]
+    return next((kind for kind in GID_TYPES if kind == text), "unknown")
 
 
 def _ports(folder: Path, name: str, node_type: Text) -> Iterator[Port]:

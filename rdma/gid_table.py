@@ -8,12 +8,10 @@ import socket
 from typing import Any, Final
 
 from rdma import verbs
-from rdma.devices import Gid, GidType
+from rdma.devices import Gid, gid_text, gid_type
 
 _AT_MOST: Final = 2047
 """Of 32 bytes each: the length of an ioctl's attribute has 16 bits."""
-_TYPES: Final[tuple[GidType, ...]] = ("IB", "RoCE v1", "RoCE v2")
-"""enum ib_uverbs_gid_type (include/uapi/rdma/ib_user_ioctl_verbs.h)."""
 
 
 def read(context: Any) -> dict[int, tuple[Gid, ...]]:
@@ -37,11 +35,9 @@ def index_of(context: Any, port: int, gid: str) -> int | None:
 
 def _gid(entry: Any) -> Gid:
     """struct ibv_gid_entry."""
-    address = ipaddress.IPv6Address(entry.gid_str())
-    mapped = address.ipv4_mapped
-    kind: GidType = _TYPES[entry.gid_type] if entry.gid_type < len(_TYPES) else "unknown"
     try:
         netdev = socket.if_indextoname(entry.ndev_ifindex) if entry.ndev_ifindex else ""
     except OSError:
         netdev = ""
-    return Gid(entry.gid_index, f"::ffff:{mapped}" if mapped else str(address), kind, netdev)
+    gid = gid_text(ipaddress.IPv6Address(entry.gid_str()))
+    return Gid(entry.gid_index, gid, gid_type(entry.gid_type), netdev)

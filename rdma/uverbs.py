@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from rdma.devices import GidType
+from rdma.devices import GidType, gid_text, gid_type
 from rdma.nldev import STATES, QpState
 
 IOCTL: Final = 3 << 30 | 24 << 16 | 0x1B << 8 | 1
@@ -35,7 +35,6 @@ _HEADER: Final = struct.Struct("=HHHHQII")
 _MOST_HANDLES: Final = 4096
 _GID: Final = struct.Struct("=16sIIII")
 _MOST_GIDS: Final = 1024
-_GID_TYPES: Final[tuple[GidType, ...]] = ("IB", "RoCE v1", "RoCE v2")
 
 _DEST: Final = struct.Struct("=16sIHHBBBBBBBB")
 _REST: Final = struct.Struct("=10I2H20B")
@@ -185,15 +184,13 @@ def gid_table(fd: int, driver_id: int) -> list[GidEntry]:
 def decode_gids(rows: bytes) -> list[GidEntry]:
     """struct ib_uverbs_gid_entry, 32 bytes each."""
     return [
-        GidEntry(index, port, _text(gid), _GID_TYPES[kind] if kind < len(_GID_TYPES) else "unknown", ifindex)
+        GidEntry(index, port, _text(gid), gid_type(kind), ifindex)
         for gid, index, port, kind, ifindex in _GID.iter_unpack(rows)
     ]
 
 
 def _text(gid: bytes) -> str:
-    address = ipaddress.IPv6Address(gid)
-    mapped = address.ipv4_mapped
-    return f"::ffff:{mapped}" if mapped else str(address)
+    return gid_text(ipaddress.IPv6Address(gid))
 
 
 def invoke_write(fd: int, driver_id: int, command: int, core_in: bytes, out_bytes: int) -> bytes:

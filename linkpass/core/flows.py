@@ -72,9 +72,10 @@ def decide(world: World, tray: Tray, now_s: float) -> None:
     grades = {name: grade_uplink(world, name, now_s) for name in world.uplinks}
     refuge = any(grade == "good" for grade, _, _ in grades.values())
     for name, (grade, why, cause) in grades.items():
-        leave = grade == "soft" and refuge
-        if leave or FLOWS + name in world.wishes:
-            world.wish(FLOWS + name).want(("leave",) if leave else (), cause or world.new_cause(), why)
+        wanted = ("leave",) if grade == "soft" and refuge else ()
+        known = world.wishes.get(FLOWS + name)
+        if wanted != (known.value if known is not None else ()):
+            world.wish(FLOWS + name).want(wanted, cause or world.new_cause(), why)
 
 
 def on_left(world: World, event: FlowsLeft) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from small_fabrics import RAILS
 
 from lab.errors import LabError
 from lab.faults import parse as parse_fault
@@ -22,21 +23,6 @@ from linkpass.cli import cli
 from topology.sources.containerlab import parse
 
 pytestmark = pytest.mark.guests
-RAILS = """
-name: rails
-topology:
-  kinds: {linux: {image: debian}}
-  nodes:
-    host1: {kind: linux, labels: {linkpass.role: host}}
-    host2: {kind: linux, labels: {linkpass.role: host}}
-    leaf1: {kind: linux, labels: {linkpass.role: leaf}}
-    leaf2: {kind: linux, labels: {linkpass.role: leaf}}
-  links:
-    - endpoints: ["host1:eth1", "leaf1:eth1"]
-    - endpoints: ["host1:eth2", "leaf2:eth1"]
-    - endpoints: ["host2:eth1", "leaf1:eth2"]
-    - endpoints: ["host2:eth2", "leaf2:eth2"]
-"""
 PATIENCE_S = 30.0
 
 

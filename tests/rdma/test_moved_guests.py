@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_fabrics import RAILS
 
 from lab.daemons import DaemonSpec
 from lab.faults import parse as parse_fault
@@ -25,21 +26,6 @@ from lab.rdma_job import RdmaJob
 from topology.sources.containerlab import parse
 
 pytestmark = pytest.mark.guests
-RAILS = """
-name: rails
-topology:
-  kinds: {linux: {image: debian}}
-  nodes:
-    host1: {kind: linux, labels: {linkpass.role: host}}
-    host2: {kind: linux, labels: {linkpass.role: host}}
-    leaf1: {kind: linux, labels: {linkpass.role: leaf}}
-    leaf2: {kind: linux, labels: {linkpass.role: leaf}}
-  links:
-    - endpoints: ["host1:eth1", "leaf1:eth1"]
-    - endpoints: ["host1:eth2", "leaf2:eth1"]
-    - endpoints: ["host2:eth1", "leaf1:eth2"]
-    - endpoints: ["host2:eth2", "leaf2:eth2"]
-"""
 HOSTS = ("host1", "host2")
 READY_S = 180.0
 PATIENCE_S = 60.0

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+from small_fabrics import SPINES
 
 from lab.capture import Capture
 from lab.daemons import DaemonSpec
@@ -29,25 +30,6 @@ from lab.rdma_job import way_of
 from topology.sources.containerlab import parse
 
 pytestmark = pytest.mark.guests
-SPINES = """
-name: spines
-topology:
-  kinds: {linux: {image: debian}}
-  nodes:
-    host1: {kind: linux, labels: {linkpass.role: host}}
-    host2: {kind: linux, labels: {linkpass.role: host}}
-    leaf1: {kind: linux, labels: {linkpass.role: leaf}}
-    leaf2: {kind: linux, labels: {linkpass.role: leaf}}
-    spine1: {kind: linux, labels: {linkpass.role: spine}}
-    spine2: {kind: linux, labels: {linkpass.role: spine}}
-  links:
-    - endpoints: ["host1:eth1", "leaf1:eth1"]
-    - endpoints: ["host2:eth1", "leaf2:eth1"]
-    - endpoints: ["leaf1:eth2", "spine1:eth1"]
-    - endpoints: ["leaf1:eth3", "spine2:eth1"]
-    - endpoints: ["leaf2:eth2", "spine1:eth2"]
-    - endpoints: ["leaf2:eth3", "spine2:eth2"]
-"""
 HOSTS = ("host1", "host2")
 READY_S = 180.0
 MESSAGES, PER_S = 400, 50
