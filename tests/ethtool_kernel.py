@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from lab.netns import namespace
 from rdma.ethernet.genl import PARTS, EthtoolNetlink, Part, numbers, question
 from rdma.ethernet.module import Half
 from rdma.sysfs import Unknown
 
 RECORDED: dict[str, str] = json.loads((Path(__file__).with_name("ethtool_answers.json")).read_text())
+
+
+@contextmanager
+def veth(tag: str) -> Iterator[str]:
+    """A namespace, by its name, with `near0` and `far0`: devices without statistics that are known here."""
+    name = f"te-{os.getpid()}-{tag}"
+    os.close(namespace.create(name))
+    try:
+        subprocess.run(["ip", "-n", name, "link", "add", "near0", "type", "veth", "peer", "name", "far0"], check=True)
+        yield name
+    finally:
+        namespace.remove(name)
 
 
 def answer(name: str) -> bytes:

@@ -4,13 +4,13 @@ as such; in the terminal and to Prometheus, too."""
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ethtool_kernel
 import pytest
 from at_once import AtOnce
 from ethtool_kernel import RecordedKernel, answer, with_numbers
@@ -56,13 +56,8 @@ def bench() -> Iterator[Bench]:
 
 @pytest.fixture
 def wire() -> Iterator[str]:
-    name = f"te-{os.getpid()}-edge"
-    os.close(namespace.create(name))
-    try:
-        subprocess.run(["ip", "-n", name, "link", "add", "near0", "type", "veth", "peer", "name", "far0"], check=True)
+    with ethtool_kernel.veth("edge") as name:
         yield name
-    finally:
-        namespace.remove(name)
 
 
 @pytest.mark.netns

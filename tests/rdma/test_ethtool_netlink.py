@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import ethtool_kernel
 import pytest
 from ethtool_kernel import answer
 from hypothesis import given
@@ -31,13 +31,8 @@ def told(part: Part, data: bytes) -> dict[str, int]:
 
 @pytest.fixture
 def wire() -> Iterator[str]:
-    name = f"te-{os.getpid()}-genl"
-    os.close(namespace.create(name))
-    try:
-        subprocess.run(["ip", "-n", name, "link", "add", "near0", "type", "veth", "peer", "name", "far0"], check=True)
+    with ethtool_kernel.veth("genl") as name:
         yield name
-    finally:
-        namespace.remove(name)
 
 
 @pytest.mark.netns

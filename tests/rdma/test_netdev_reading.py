@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import ethtool_kernel
 import pytest
 from ethtool_kernel import RecordedKernel, answer, with_numbers
 from module_pages import QSFP28_LOWER, SFP, UPPER, osfp, page, qsfp28, words
@@ -27,14 +27,8 @@ LIMITS = Thresholds()
 
 @pytest.fixture
 def wire() -> Iterator[str]:
-    """A namespace in which nobody has statistics to tell that are known here."""
-    name = f"te-{os.getpid()}-netdev"
-    os.close(namespace.create(name))
-    try:
-        subprocess.run(["ip", "-n", name, "link", "add", "near0", "type", "veth", "peer", "name", "far0"], check=True)
+    with ethtool_kernel.veth("netdev") as name:
         yield name
-    finally:
-        namespace.remove(name)
 
 
 @pytest.fixture
