@@ -72,6 +72,12 @@ class Elements:
         nics = np.flatnonzero(touched[self._nics]) if len(self._nics) else self._nics
         return np.concatenate((keys, links + self.keys, nics + self.keys + self._links))
 
+    def numbers_of(self, other: Elements) -> Ints:
+        """The number here of each element of `other` by its name, -1 where there is none."""
+        if other.names == self.names:
+            return np.arange(len(self), dtype=np.intp)
+        return np.array([self.index.get(name, -1) for name in other.names], dtype=np.intp)
+
     def numbers(self, paths: Sequence[Sequence[str]]) -> Ints:
         """Paths of direction names as rows of numbers, -1 behind the end of the shorter ones. Raises KeyError."""
         longest = max(map(len, paths), default=1)

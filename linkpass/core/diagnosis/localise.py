@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkpass.core.diagnosis.ages import Ages
 from linkpass.core.diagnosis.elements import Ints
+from linkpass.core.diagnosis.memory import RESET_SENT, Memory
 from linkpass.core.diagnosis.paths import Floats, Paths
 from linkpass.core.diagnosis.search import Blamed, Search, costs
 from linkpass.core.diagnosis.verdict import Hint, Verdict
@@ -49,8 +51,6 @@ class Window:
 
 FLAGGED_RATIO = 0.01
 """Paths that seem to queue though nothing on them is congested."""
-RESET_SENT = 2.0
-"""Packets in a row that must be lost for the past of a path to be void."""
 
 
 @dataclass(slots=True)
@@ -60,67 +60,62 @@ class _Known:
 
 
 class Localiser:
-    """Keeps what the paths have shown, halving it every `half_life_s`; gives verdicts for the present.
-
-    A path that has fallen silent is judged by its silence alone, whatever it carried before: bad news needs no more
-    than a few packets. A fault that is over fades with the memory."""
+    """Keeps what the paths have shown, halving it every `half_life_s`; gives verdicts for the present."""
 
     def __init__(self, paths: Paths, settings: Settings | None = None) -> None:
         self.paths, self.settings, self.now_s = paths, settings or Settings(), 0.0
-        count = len(paths)
-        self._sent, self._lost = np.zeros(count), np.zeros(count)
-        self._run = np.zeros(count)
-        self._queued, self._looked = np.zeros(count), 0.0
+        self._memory = Memory(len(paths), self.settings.half_life_s)
         self._healthy = -np.expm1(np.maximum(paths.lengths, 1) * math.log1p(-self.settings.noise_ratio))
-        self._crossing = paths.sums(np.ones(count))
         self._cost = costs(paths, self.settings.cost_nats)
         self._hints: dict[int, _Known] = {}
-        self._since_s: dict[int, float] = {}
-        self._congested_since_s: dict[int, float] = {}
+        self._ages, self._congested_ages = Ages(), Ages()
 
     def window(self, seen: Window) -> tuple[Verdict, ...]:
         """Take a window in; verdicts and suspicions, most certain first. Congestion comes last."""
-        self._remember(seen)
+        self.now_s += seen.span_s
+        self._memory.take(seen.span_s, seen.sent, seen.lost, seen.queued)
+        self._hear(seen.hints)
         congestion, crowded = self._congestion()
-        ratio = self._lost[crowded] / np.maximum(self._sent[crowded], 1.0)
-        crowded = crowded[(ratio > 0) & (ratio < self.settings.most_ratio_congested)]
-        self._sent[crowded] = self._lost[crowded] = 0.0  # for good: the losses would outlast the queue
-        sent, lost = self._sent.copy(), self._lost.copy()
-        unsaid = (self.paths.holes & (lost > 0)) | ((self._run > 0) & (self._run < RESET_SENT))
-        sent[unsaid] = lost[unsaid] = 0.0  # of the latter the next packet tells whether they have fallen silent
+        sent, lost = self._evidence(crowded)
         search = Search(self.paths, sent, lost, self._healthy, self._costs())
         blamed = search.run()
-        since = {_mark(one, lost): self._since_s.get(_mark(one, lost), self.now_s) for one in blamed}
-        self._since_s = since
-        return (*(self._verdict(search, one, since[_mark(one, lost)]) for one in blamed), *congestion)
+        since_s = self._ages.since_s(blamed, lost, self.now_s)
+        told = [self._verdict(search, one, began_s) for one, began_s in zip(blamed, since_s, strict=True)]
+        return (*told, *congestion)
 
-    def _remember(self, seen: Window) -> None:
-        self.now_s += seen.span_s
-        fade = 0.5 ** (seen.span_s / self.settings.half_life_s)
-        self._sent *= fade
-        self._lost *= fade
-        self._sent += seen.sent
-        self._lost += seen.lost
-        self._lost[self._lost < 0.05] = 0.0
-        self._begin_anew(seen)
-        if seen.queued is not None:
-            self._queued *= fade
-            self._queued += seen.queued
-            self._looked = self._looked * fade + 1.0
-        for hint in seen.hints:
-            element = self.paths.elements.index[hint.element]
-            self._hints[element] = _Known(hint, self.now_s + self.settings.hint_s)
+    def with_paths(self, paths: Paths, was: Ints) -> Localiser:
+        """One that goes on with other paths, as when traces have changed. `was`: for each of them its row among the
+        present ones, -1 if it is new.
+
+        What a path has carried and lost goes with it as long as it goes the same way (as far as both traces know):
+        what it lost elsewhere is no evidence here. Hints and the ages of suspicions go by the names of elements.
+        What is not there any more is forgotten."""
+        other = Localiser(paths, self.settings)
+        other.now_s = self.now_s
+        rows = np.flatnonzero(was >= 0)
+        rows = rows[paths.go_as(rows, self.paths, was[rows])]
+        other._memory = self._memory.moved(len(paths), rows, was[rows])
+        element, row = paths.elements.numbers_of(self.paths.elements), np.full(len(self.paths), -1, dtype=np.intp)
+        row[was[rows]] = rows
+        other._hints = {int(element[old]): known for old, known in self._hints.items() if element[old] >= 0}
+        other._ages, other._congested_ages = self._ages.moved(element, row), self._congested_ages.moved(element, row)
+        return other
+
+    def _hear(self, hints: Sequence[Hint]) -> None:
+        for hint in hints:
+            self._hints[self.paths.elements.index[hint.element]] = _Known(hint, self.now_s + self.settings.hint_s)
         self._hints = {element: known for element, known in self._hints.items() if known.until_s > self.now_s}
 
-    def _begin_anew(self, seen: Window) -> None:
-        """Void the past of paths that have fallen silent: as many packets in a row lost, over windows, as it takes."""
-        running = np.flatnonzero(self._run)
-        self._run[running[seen.lost[running] < seen.sent[running]]] = 0.0
-        rows = np.flatnonzero((seen.lost > 0) & (seen.lost >= seen.sent))
-        before = self._run[rows]
-        self._run[rows] += seen.sent[rows]
-        silent = rows[(before < RESET_SENT) & (self._run[rows] >= RESET_SENT)]
-        self._sent[silent] = self._lost[silent] = self._run[silent]
+    def _evidence(self, crowded: Ints) -> tuple[Floats, Floats]:
+        """What is sent and lost as far as it tells of failures."""
+        memory = self._memory
+        ratio = memory.lost[crowded] / np.maximum(memory.sent[crowded], 1.0)
+        crowded = crowded[(ratio > 0) & (ratio < self.settings.most_ratio_congested)]
+        memory.sent[crowded] = memory.lost[crowded] = 0.0  # for good: the losses would outlast the queue
+        sent, lost = memory.sent.copy(), memory.lost.copy()
+        unsaid = (self.paths.holes & (lost > 0)) | ((memory.run > 0) & (memory.run < RESET_SENT))
+        sent[unsaid] = lost[unsaid] = 0.0  # of the latter the next packet tells whether they have fallen silent
+        return sent, lost
 
     def _costs(self) -> Floats:
         if not self._hints:
@@ -132,24 +127,22 @@ class Localiser:
 
     def _congestion(self) -> tuple[tuple[Verdict, ...], Ints]:
         """Directions on which a queue stands, and the paths over them: the same search, queues in place of losses."""
-        none = np.zeros(0, dtype=np.intp)
-        if not self._looked or not (self._queued > 0.5).any():
+        none, queued, looked = np.zeros(0, dtype=np.intp), self._memory.queued, self._memory.looked
+        if not (queued > 0.5).any():
             return (), none
         cost = np.where(self.paths.elements.kind == 0, self.settings.cost_nats[0], 1e9)
-        sent = np.full(len(self.paths), self._looked)
-        falsely, expected = np.full(len(sent), FLAGGED_RATIO), self._crossing * (self._looked * FLAGGED_RATIO)
-        search = Search(self.paths, sent, np.minimum(self._queued, sent), falsely, cost, expected)
+        falsely = np.full(len(self.paths), FLAGGED_RATIO)
+        search = Search(self.paths, looked, np.minimum(queued, looked), falsely, cost)
         blamed = [one for one in search.run() if one.scope == "whole"]
-        since = {one.element: self._congested_since_s.get(one.element, self.now_s) for one in blamed}
-        self._congested_since_s = since
+        since_s = self._congested_ages.since_s(blamed, queued, self.now_s)
         rows = [self.paths.crossing(np.array([one.element], dtype=np.intp))[0] for one in blamed]
         told = tuple(
             Verdict(
                 "congestion", self.paths.elements.names[one.element], 1 - math.exp(-one.nats), "whole",
-                0.0, one.share, one.nats, self.now_s - since[one.element], one.nats >= self.settings.name_nats,
+                0.0, one.share, one.nats, self.now_s - began_s, one.nats >= self.settings.name_nats,
                 evidence=(f"a queue stands on {len(one.hit)} of the {len(over)} paths over it",),
             )
-            for one, over in zip(blamed, rows, strict=True)
+            for one, over, began_s in zip(blamed, rows, since_s, strict=True)
         )  # fmt: skip
         return told, np.unique(np.concatenate(rows)) if rows else none
 
@@ -173,11 +166,6 @@ class Localiser:
             one.nats, age_s, certain, tuple(elements.names[rival.element] for rival in same),
             (*evidence_of(search, one), *hints), ruled_out(search, one, among) if certain else (),
         )  # fmt: skip
-
-
-def _mark(one: Blamed, lost: Floats) -> int:
-    """A path by which a suspicion is known again, though another element may lead it a window later."""
-    return int(one.hit[np.argmax(lost[one.hit])]) if len(one.hit) else -1 - one.element
 
 
 def certain(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:

@@ -27,7 +27,7 @@ class Paths:
         self.holes = np.zeros(count, dtype=bool) if holes is None else holes
         self.large = np.zeros(count, dtype=bool) if large is None else large
         self.lengths = (directions >= 0).sum(axis=1)
-        columns = self._columns(directions)
+        columns, self._width = self._columns(directions), directions.shape[1]
         self._by_path = np.stack(columns, axis=1).astype(np.int32)
         used = [int((column < elements.keys).sum()) for column in columns]
         self.columns = [column for column, paths in zip(columns, used, strict=True) if paths >= count * DENSE_RATIO]
@@ -39,6 +39,14 @@ class Paths:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def go_as(self, rows: Ints, other: Paths, there: Ints) -> Flags:
+        """Whether `rows` go the way that the rows `there` of `other` go, as far as both are known. Elements are matched
+        by their names."""
+        none = self.elements.keys
+        number = np.append(self.elements.numbers_of(other.elements)[: other.elements.keys], none)
+        mine, theirs = self._by_path[rows, : self._width], number[other._by_path[there, : other._width]]
+        return _within(mine, theirs, none) | _within(theirs, mine, none)
 
     def _columns(self, directions: Ints) -> list[Ints]:
         """Keys that paths cross, one array a place in the path; `elements.keys` where there is none. A node that a path
@@ -98,6 +106,14 @@ class Paths:
         offsets = np.concatenate((np.zeros(1, dtype=np.intp), np.cumsum(length)))
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - begin, length)
         return self._rows[places], offsets[::2]
+
+
+def _within(some: NDArray[np.integer], others: NDArray[np.integer], none: int) -> Flags:
+    """Row by row, whether all of `some` but `none` are among `others`."""
+    found = np.ones(len(some), dtype=bool)
+    for column in some.T:
+        found &= (column == none) | (others == column[:, None]).any(axis=1)
+    return found
 
 
 def _scattered(count: int) -> NDArray[np.int64]:
