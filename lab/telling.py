@@ -16,7 +16,7 @@ from lab.daemons import Entry
 Kind = Literal["noticed", "heard", "verdict", "moved", "back"]
 
 _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("verdict", re.compile(r"^verdict (link|switch|host): | loses packets$")),
+    ("verdict", re.compile(r"^verdict (direction|link|nic|switch|host): (?!.*holds no longer$)| loses packets$")),
     ("moved", re.compile(r"^moved .* away: ")),
     ("back", re.compile(r"^moved .* back: ")),
     ("heard", re.compile(r" says that .* is (down|drained)$")),

@@ -37,6 +37,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "rungs": _rungs(first),
         "moves": 0,
         "verdicts": [],
+        "findings": [],
         "notes": [note for agent in agents for note in agent.notes],
         "netns": [],
         "probes": _probes(agents),
@@ -48,6 +49,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         view = msgspec.to_builtins(agent.core.view(now_s))
         shown["moves"] += view["moves"]
         shown["verdicts"] += view["verdicts"]
+        shown["findings"] += view["findings"]
         snapshot = agent.probes.snapshot() if agent.probes is not None else None
         ages = (
             {(path.peer, path.uplink, path.label): path.answered_age_s for path in snapshot.paths} if snapshot else {}

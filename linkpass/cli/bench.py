@@ -155,6 +155,29 @@ def localize(n: int, seed: int, json_file: Path | None, names: tuple[str, ...], 
     show(bench, targets(bench), json_file, behind(bench))
 
 
+@bench_group.command(epilog="Example: linkpass lab bench naming --n 13 --case one-way")
+@bench_options
+@case_option
+def naming(lab_file: Path | None, n: int, seed: int, json_file: Path | None, name: str, cases: tuple[str, ...]) -> None:
+    """Break a fabric under a training job: do the daemons name what fails, how soon, and nothing else?
+
+    N counts the injections of each case, places and order are drawn. N = 13 (104 injections) takes a quarter of an
+    hour. Prints a confusion matrix: what failed, and what all daemons together held at the end.
+    """
+    need("torch", "the job")
+    need("numpy", "the diagnosis")
+    from lab.bench.naming import CASES, KINDS, Plan, confusion, run, targets
+    from linkpass.cli.tables import table
+
+    plan = Plan(n, seed, chosen(cases, CASES))
+    with watched("naming", plan.total) as tell:
+        bench = run(fabric_of(lab_file), plan, tell, name=name)
+    show(bench, targets(bench), json_file)
+    matrix = confusion(bench)
+    rows = [(kind, *(str(matrix[kind][held] or "") for held in KINDS)) for kind in KINDS if kind in matrix]
+    console(stderr=json_file is not None).print(table("Held", "failed", *KINDS, rows=rows))
+
+
 def need(module: str, what: str) -> None:
     if find_spec(module) is None:
         raise TroubleError(

@@ -16,6 +16,7 @@ def status_of(view: Row, *, everything: bool) -> RenderableType:
     """The whole status. Links and peers that are well are left out unless `everything`."""
     parts: list[RenderableType] = [*_head(view), _uplinks(view)]
     for part in (
+        _findings,
         _peers,
         _links,
         rdma_tables.ports,
@@ -71,6 +72,21 @@ def _uplinks(view: Row) -> RenderableType:
 
 def _penalty(row: Row) -> str:
     return f"{row['penalty']:.0f}" if row.get("penalty") else ""
+
+
+def _findings(view: Row, *, everything: bool) -> RenderableType | None:
+    """What the diagnosis says. Suspicions are left out unless `everything`."""
+    rows = []
+    for row in view.get("findings") or ():
+        if not (row["certain"] or everything):
+            continue
+        element = Text(" or ").join([Text(row["element"], "bold"), *map(Text, row["others"])])
+        loses = "" if row["kind"] == "congestion" else f"{row['loss_ratio']:.1%}"
+        part = "" if row["scope"] == "whole" else f" of {row['scope']}"
+        sure = f"{row['confidence']:.1%}" if row["certain"] else "suspected"
+        why = "; ".join([*row["evidence"], *(f"not {text}" for text in row["ruled_out"])])
+        rows.append((row["kind"], element, loses + part, sure, why))
+    return table("Named", "kind", "element", "loses", "sure", "why", rows=rows) if rows else None
 
 
 def _peers(view: Row, *, everything: bool) -> RenderableType | None:

@@ -161,6 +161,7 @@ def core_settings(config: Config, *, address: str = "") -> CoreSettings:
         probing=config.probing,
         detection=config.detection,
         limits=config.limits,
+        diagnosis=config.diagnosis,
     )
 
 

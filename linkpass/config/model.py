@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from linkpass.core.settings import Damping, Detection, Limits, Probing
+from linkpass.core.settings import Damping, Detection, Diagnosis, Limits, Probing
 from rdma.counters.evidence import Thresholds
 
 DEFAULT_PATH = "/etc/linkpass/linkpass.toml"
@@ -129,6 +129,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probing: Probing = Probing()
     detection: Detection = Detection()
     limits: Limits = Limits()
+    diagnosis: Diagnosis = Diagnosis()
     tcp_timers: TcpTimers = TcpTimers()
     routes: Routes = Routes()
     uplinks: tuple[Uplink, ...] = ()

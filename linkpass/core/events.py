@@ -14,8 +14,9 @@ import msgspec
 Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
 """What probes say of one direction of one path. `unknown`: never answered, or not judged; it is not `down`."""
 
-NoticeKind = Literal["port_down", "port_up", "drain", "undrain", "goodbye"]
-"""`goodbye`: the daemon stops in good order (an empty link); its silence is no verdict."""
+NoticeKind = Literal["port_down", "port_up", "drain", "undrain", "goodbye", "suspect"]
+"""`goodbye`: the daemon stops in good order (an empty link); its silence is no verdict. `suspect`: its diagnosis names
+what stands in `link`, there also a node."""
 
 PortNews = Literal[
     "PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER",

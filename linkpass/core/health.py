@@ -85,7 +85,8 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
         _lost(world, link, now_s)
         cause = world.incident(now_s)
         if world.link(link).feed("bad", now_s, why=world.soft[link], cause=cause):
-            tray.record(cause, f"link {link} loses packets", world.soft[link], element=link, level="warning")
+            what = "is suspected of losing packets" if world.settings.diagnosis.enabled else "loses packets"
+            tray.record(cause, f"link {link} {what}", world.soft[link], element=link, level="warning")
             world.decide_soon(now_s)
 
 
@@ -158,6 +159,8 @@ def look_again(world: World, now_s: float) -> None:
 def _announce(world: World, tray: Tray, verdicts: list[Verdict], failing: list[Path], now_s: float) -> None:
     """Name what is held to be broken. What is to be done is done at once; the name waits until no path has failed or
     come back for an interval: half of the evidence makes the links behind a dead port look guilty."""
+    if world.settings.diagnosis.enabled:  # it finds the words
+        return
     standing = {(verdict.kind, verdict.name): verdict for verdict in verdicts if verdict.kind != "path"}
     world.named &= standing.keys()
     news = [verdict for key, verdict in standing.items() if key not in world.named]

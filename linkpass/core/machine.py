@@ -10,7 +10,7 @@ its paths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from linkpass.core import crowd, flows, health, hosts, ports, roce, steer, survey
 from linkpass.core import events as ev
@@ -21,6 +21,9 @@ from linkpass.core.notices import NoticeDesk
 from linkpass.core.settings import CoreSettings
 from linkpass.core.view import View, view_of
 from linkpass.core.world import GATHER_S, GROUP, Tray, World, names_of
+
+if TYPE_CHECKING:
+    from linkpass.core.diagnosis.live import Diagnosis
 
 SURVEY_S = 1.0
 VERIFY_PROBES = 10
@@ -42,6 +45,7 @@ class Core:
         self._verify_at_s: float | None = None
         self._members: tuple[str, ...] = ()
         """Who took part when the kernel was last asked what it picks: `group` or `kernel`, and the uplinks."""
+        self._diagnosis = self._make_diagnosis() if settings.diagnosis.enabled else None
         self._handlers: dict[type[ev.Event], Callable[[Any, float], None]] = {
             ev.UplinkState: self._on_uplink,
             ev.UplinkGone: self._on_uplink_gone,
@@ -83,17 +87,26 @@ class Core:
             ev.Deadline: lambda e, now: None,
         }
 
+    def _make_diagnosis(self) -> Diagnosis:
+        from linkpass.core.diagnosis.live import Diagnosis  # loads numpy: only where it is wanted
+
+        return Diagnosis(self.world, self._tray, self._desk.suspect)
+
     # the three faces
 
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
         """Take one event at `now_s` (monotonic, never backwards); the commands that follow from it."""
         self._handlers[type(event)](event, now_s)
+        if self._diagnosis is not None:
+            self._diagnosis.hear(event, now_s)
         at_s = self.world.decide_at_s
         # Time acts on Deadlines: a burst of evidence must not look at every element for every path that fails.
         if isinstance(event, ev.Deadline) or (at_s is not None and now_s >= at_s + DECIDE_LATEST_S):
             self._let_time_act(now_s)
             if self.world.decide_at_s is not None and now_s >= self.world.decide_at_s:
                 self._decide(now_s)
+            if self._diagnosis is not None:  # first move, then find the words
+                self._diagnosis.turn(now_s)
         self._follow_members(now_s)
         if self._survey_at_s is not None and self._survey_at_s <= now_s:
             self._survey(now_s)
@@ -349,7 +362,8 @@ class Core:
         for wish in world.wishes.values():
             if wish.due_at_s is not None and world.acting:
                 yield wish.due_at_s
-        for at_s in (world.decide_at_s, self._survey_at_s, self._verify_at_s):
+        diagnose_at_s = self._diagnosis.due_s if self._diagnosis is not None else None
+        for at_s in (world.decide_at_s, self._survey_at_s, self._verify_at_s, diagnose_at_s):
             if at_s is not None:
                 yield at_s
 

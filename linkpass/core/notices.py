@@ -14,8 +14,11 @@ from linkpass.core.commands import SendNotice
 from linkpass.core.events import DrainRequested, Notice, NoticeHeard, NoticeKind, UndrainRequested
 from linkpass.core.world import Drain, Told, Tray, World, names_of
 
+SUSPECT_TTL_S = 10.0
 DRAIN_TTL_S = 600.0
 """A drain is told again three times in this span; a peer forgets it when its origin has been gone that long."""
+MOST_SUSPECTS = 16
+"""Elements that one peer may name at a time."""
 MOST_WORDS = 64
 """Links that one peer may speak of at a time: what it says is kept in memory and journal."""
 
@@ -85,6 +88,10 @@ class NoticeDesk:
         for drain in self._world.drains.values():
             drain.tell_at_s = min(drain.tell_at_s, now_s)
 
+    def suspect(self, element: str, cause: str, now_s: float) -> None:
+        """Our diagnosis names an element."""
+        self._tell("suspect", element, cause, SUSPECT_TTL_S, now_s)
+
     # peers' words
     def forget_order(self, peer: str) -> None:
         """A peer that was away may count from the beginning again."""
@@ -106,6 +113,8 @@ class NoticeDesk:
         speaker = world.table.peer(event.peer).title()
         if notice.kind in ("port_down", "port_up") and speaker not in notice.link.split(">"):
             self._refuse(event, speaker, "a host may speak of its own ports only")
+        elif notice.kind == "suspect":
+            self._take_suspicion(event, speaker, now_s)
         elif notice.kind in ("port_up", "undrain"):
             self._take_back(event, speaker, now_s)
         elif (event.peer, notice.link) not in self._overruled or notice.kind == "port_down":
@@ -129,6 +138,19 @@ class NoticeDesk:
             fact = "is up" if event.notice.kind == "port_up" else "is undrained"
             self._tray.record(word.cause, f"{speaker} says that {link} {fact}", "notice", element=link)
             self._world.decide_soon(now_s)
+
+    def _take_suspicion(self, event: NoticeHeard, speaker: str, now_s: float) -> None:
+        """A hint for our own diagnosis and nothing more: it is no word upon a link, and moves nothing."""
+        suspected, element = self._world.suspected, event.notice.link
+        for name, words in list(suspected.items()):
+            for origin in [origin for origin, word in words.items() if word.until_s <= now_s]:
+                del words[origin]
+            if not words:
+                del suspected[name]
+        mine = sum(event.peer in words for name, words in suspected.items() if name != element)
+        if mine < MOST_SUSPECTS:
+            until_s = now_s + max(0.0, min(SUSPECT_TTL_S, event.notice.ttl_s))
+            suspected.setdefault(element, {})[event.peer] = Told("suspect", speaker, until_s, "")
 
     def _take(self, event: NoticeHeard, speaker: str, now_s: float) -> None:
         world, notice = self._world, event.notice

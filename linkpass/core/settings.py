@@ -83,6 +83,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retrace_s: float = 30.0
 
 
+class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Naming of what fails, beside moving away from it. Needs numpy."""
+
+    enabled: bool = False
+    share: bool = True
+    """Tell peers what was named, and take what they name for a hint: it breaks ties, it accuses and moves nothing."""
+
+
 class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
     """This host's name, as the topology file and the journal call it."""
@@ -96,3 +104,4 @@ class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probing: Probing = Probing()
     detection: Detection = Detection()
     limits: Limits = Limits()
+    diagnosis: Diagnosis = Diagnosis()

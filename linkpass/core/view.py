@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.steer import grade_path
 from linkpass.core.world import GROUP, World, names_of
 
@@ -71,6 +72,7 @@ class View(msgspec.Struct, frozen=True):
     mode: str
     moves: int
     verdicts: tuple[str, ...]
+    findings: tuple[Finding, ...]
     uplinks: tuple[UplinkView, ...]
     peers: tuple[PeerView, ...]
     links: tuple[LinkView, ...]
@@ -154,13 +156,17 @@ def view_of(world: World, now_s: float) -> View:
         SteeringView(wish.name, wish.value or (), wish.programmed, wish.lost, wish.stood_down, wish.why)
         for wish in world.wishes.values()
     )
-    verdicts = tuple(f"{verdict.kind} {verdict.name}".strip() for verdict in world.verdicts)
+    if settings.diagnosis.enabled:
+        verdicts = tuple(f"{one.kind} {one.element}" for one in world.findings if one.certain)
+    else:
+        verdicts = tuple(f"{verdict.kind} {verdict.name}".strip() for verdict in world.verdicts)
     return View(
         settings.host,
         settings.address,
         settings.mode,
         world.moves,
         verdicts,
+        world.findings,
         uplinks,
         tuple(peers),
         tuple(links),

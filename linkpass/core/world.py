@@ -9,6 +9,7 @@ from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
 from linkpass.core.crowd import Crowd
 from linkpass.core.desired import Wish
+from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.element import Element
 from linkpass.core.events import RoceEvidence
 from linkpass.core.paths import PathTable
@@ -39,7 +40,7 @@ class Uplink:
 class Told:
     """A peer's word about a link, with its end."""
 
-    kind: Literal["port_down", "drain"]
+    kind: Literal["port_down", "drain", "suspect"]
     origin: str
     until_s: float
     cause: str
@@ -70,9 +71,13 @@ class World:
         """The same directions -> when to look whether they may be acquitted; taken out when looked at."""
         self.told: dict[str, dict[str, Told]] = {}
         """link as named in the notice -> origin -> word."""
+        self.suspected: dict[str, dict[str, Told]] = {}
+        """element -> origin -> that it has named it."""
         self.drains: dict[str, Drain] = {}
         self.blamed: frozenset[str] = frozenset()
         self.verdicts: tuple[Verdict, ...] = ()
+        self.findings: tuple[Finding, ...] = ()
+        """What the diagnosis says, most certain first, where there is one."""
         self.named: frozenset[tuple[str, str]] = frozenset()
         """(kind, name) of the verdicts in force that the journal knows of."""
         self.wishes: dict[str, Wish] = {}

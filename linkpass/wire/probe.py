@@ -74,6 +74,7 @@ class Kind(enum.IntEnum):
     DRAIN = 3
     UNDRAIN = 4
     GOODBYE = 5
+    SUSPECT = 6
 
 
 class Refusal(enum.IntEnum):

@@ -234,8 +234,9 @@ def moved(which: str = "away") -> Match:
 def blamed(entries: Sequence[Entry]) -> set[str]:
     """Everything that these entries blame: directions, `a>b or b>c` taken apart, switches, hosts."""
     found: set[str] = set()
+    verdict = re.compile(r"verdict (?:direction|link|nic|switch|host): (.+?) (?:lets nothing through|fails)$")
     for entry in entries:
-        if match := re.match(r"verdict (?:link|switch|host): (.+?) (?:lets nothing through|fails)$", entry.what):
+        if match := verdict.match(entry.what):
             found.update(match[1].split(" or "))
         elif match := re.match(r"link (\S+) loses packets$", entry.what):
             found.add(match[1])

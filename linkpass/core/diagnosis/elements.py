@@ -7,16 +7,25 @@ a NIC (a host's port): no path tells a NIC from its link, only evidence about ei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.model import Fabric
+from topology.model import Link, Node
 
 Kind = Literal["direction", "link", "nic", "switch", "host"]
 KINDS: tuple[Kind, ...] = ("direction", "link", "nic", "switch", "host")
 Ints = NDArray[np.intp]
+
+
+class Layout(Protocol):
+    """What a fabric consists of; `topology.model.Fabric` is one."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]: ...
+    @property
+    def links(self) -> tuple[Link, ...]: ...
 
 
 class Elements:
@@ -24,7 +33,7 @@ class Elements:
 
     `first`, `second`: the keys whose paths are an element's paths (-1: none); `kind`: places in KINDS."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Layout) -> None:
         links, nodes = fabric.links, fabric.nodes
         self.nodes = {node.name: place for place, node in enumerate(nodes)}
         hosts = np.array([node.role == "host" for node in nodes], dtype=bool)
@@ -63,6 +72,14 @@ class Elements:
 
     def kind_of(self, element: int) -> Kind:
         return KINDS[int(self.kind[element])]
+
+    def link_of(self, direction: int) -> int:
+        """The element that is the link of a direction."""
+        return self.keys + (direction >> 1)
+
+    def parts(self, element: int) -> set[int]:
+        """The keys that an element consists of."""
+        return {int(key) for key in (self.first[element], self.second[element]) if key >= 0}
 
     def of_keys(self, keys: Ints) -> Ints:
         """All elements that any of the keys belongs to, in order."""

@@ -11,7 +11,7 @@ import numpy as np
 from linkpass.core.diagnosis.ages import Ages
 from linkpass.core.diagnosis.elements import Ints
 from linkpass.core.diagnosis.memory import RESET_SENT, Memory
-from linkpass.core.diagnosis.paths import Floats, Paths
+from linkpass.core.diagnosis.paths import Flags, Floats, Paths
 from linkpass.core.diagnosis.search import Blamed, Search, costs
 from linkpass.core.diagnosis.verdict import Hint, Verdict
 from linkpass.core.diagnosis.words import evidence_of, ruled_out
@@ -40,13 +40,16 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Window:
     """What was seen in `span_s` seconds. `sent`, `lost`: one number a path. `queued`: 1 where a queue stood on the path
-    (round trip above its floor, ECN marks), 0 where none did; None when nobody looked."""
+    (round trip above its floor, ECN marks), 0 where none did; None when nobody looked. `mute`: paths that cannot speak
+    of this moment; `anew`: paths whose past is void, because they are known to be whole again."""
 
     span_s: float
     sent: Floats
     lost: Floats
     queued: Floats | None = None
     hints: tuple[Hint, ...] = ()
+    mute: Flags | None = None
+    anew: Flags | None = None
 
 
 FLAGGED_RATIO = 0.01
@@ -73,10 +76,14 @@ class Localiser:
     def window(self, seen: Window) -> tuple[Verdict, ...]:
         """Take a window in; verdicts and suspicions, most certain first. Congestion comes last."""
         self.now_s += seen.span_s
+        if seen.anew is not None:
+            self._memory.void(seen.anew)
         self._memory.take(seen.span_s, seen.sent, seen.lost, seen.queued)
         self._hear(seen.hints)
         congestion, crowded = self._congestion()
         sent, lost = self._evidence(crowded)
+        if seen.mute is not None:
+            sent[seen.mute] = lost[seen.mute] = 0.0
         search = Search(self.paths, sent, lost, self._healthy, self._costs())
         blamed = search.run()
         since_s = self._ages.since_s(blamed, lost, self.now_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from linkpass.core.diagnosis.elements import Ints
-from linkpass.core.diagnosis.paths import Floats
+from linkpass.core.diagnosis.paths import Flags, Floats
 
 RESET_SENT = 2.0
 """Packets in a row that must be lost for the past of a path to be void."""
@@ -38,6 +38,10 @@ class Memory:
             self.looked += 1.0
             self.queued *= fade
             self.queued += queued
+
+    def void(self, rows: Flags) -> None:
+        """Forget what these have carried and lost."""
+        self.sent[rows] = self.lost[rows] = self.run[rows] = 0.0
 
     def _begin_anew(self, sent: Floats, lost: Floats) -> None:
         """Void the past of paths that have fallen silent: as many packets in a row lost, over windows, as it takes."""

@@ -27,6 +27,7 @@ KINDS: Final[Mapping[NoticeKind, probe.Kind]] = {
     "drain": probe.Kind.DRAIN,
     "undrain": probe.Kind.UNDRAIN,
     "goodbye": probe.Kind.GOODBYE,
+    "suspect": probe.Kind.SUSPECT,
 }
 _KIND_OF: Final[Mapping[probe.Kind, NoticeKind]] = {wire: kind for kind, wire in KINDS.items()}
 

@@ -1,0 +1,236 @@
+"""Who is named when the fabric of a running job fails: real daemons, one fault after another, and a confusion matrix.
+
+Each daemon names by itself what its own paths show, with its peers' words. What the fabric's operator reads is the sum
+of their journals: the first right name counts for the time, every name that is none of the fault's for the accusations,
+and what all of them together hold at the end for the kind.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lab.bench import shape
+from lab.bench.reroute import Progress, built
+from lab.bench.shape import Bench, Metrics, Row, Target, percentiles
+from lab.daemons import Daemons, DaemonSpec, Entry
+from lab.faults import parse
+from lab.job import Job, JobSpec
+from lab.netns.lab import NetnsLab
+from topology.model import Fabric
+
+NAME: Final = "naming"
+HARD_S: Final = 2.0
+SOFT_S: Final = 8.0
+SETTLE_S: Final = 90.0
+START_S: Final = 180.0
+JOB_STEPS: Final = 10_000_000
+VERDICT: Final = re.compile(r"^verdict (direction|link|nic|switch|host): (.+)$")
+KINDS: Final = ("direction", "link", "switch", "host", "nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`fault`: its text, to be filled in; `kind` of the element that fails."""
+
+    fault: str
+    kind: str
+    hold_s: float = HARD_S
+
+
+CASES: Final[dict[str, Case]] = {
+    "one-way": Case("blackhole:{direction}", "direction"),
+    "both-ways": Case("blackhole:{link}", "link"),
+    "uplink": Case("blackhole:{uplink}", "link"),
+    "leaf-hangs": Case("dead:{leaf}:silent", "switch"),
+    "spine-hangs": Case("dead:{spine}:silent", "switch"),
+    "host-frozen": Case("freeze:{host}", "host", 4.0),
+    "loss-1pct": Case("loss:{direction}:1%", "direction", SOFT_S),
+    "loss-5pct": Case("loss:{link}:5%", "link", SOFT_S),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`n` injections of each case."""
+
+    n: int = 13
+    seed: int = 0
+    cases: tuple[str, ...] = tuple(CASES)
+
+    @property
+    def total(self) -> int:
+        return round(sum(self.n * CASES[case].hold_s for case in self.cases))
+
+
+@dataclass(slots=True)
+class Injection:
+    """`named_s`: until the first right name; None: none came. `wrong`: other names. `held`: the kind of what all
+    daemons together hold at the end."""
+
+    fault: str
+    named_s: float | None
+    held: str
+    wrong: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+
+def run(fabric: Fabric, plan: Plan, tell: Progress, *, name: str, folder: Path | None = None) -> Bench:
+    """Build the lab, try everything, take it down. Raises LabError when the job or a daemon dies."""
+    found: dict[str, list[Injection]] = {case: [] for case in plan.cases}
+    chance = random.Random(plan.seed)
+    with built(fabric, name, folder) as lab, ExitStack() as stack:
+        tell("starting daemons and the job", 0.0)
+        spec = DaemonSpec(realtime=True, tcp_timers=True, extra={"diagnosis": {"enabled": True}})
+        daemons = stack.enter_context(Daemons(lab, spec))
+        daemons.start().wait_ready(START_S)
+        hosts = [host.name for host in fabric.hosts]
+        job = Job(lab, hosts, lab.run_dir / "job", JobSpec(steps=JOB_STEPS))
+        stack.callback(job.close)
+        job.start().wait_steps(20, START_S)
+        done_s = 0.0
+        order = [case for case in plan.cases for _ in range(plan.n)]
+        chance.shuffle(order)
+        for number, case in enumerate(order, 1):
+            tell(f"{case}, {number} of {len(order)}", done_s)
+            text = _place(CASES[case].fault, fabric, chance)
+            found[case].append(_try(lab, daemons, fabric, text, CASES[case]))
+            done_s += CASES[case].hold_s
+            job.check()
+    return shape.check(Bench(NAME, shape.commit(), shape.machine(), plan.seed, tuple(rows(found))))
+
+
+def _place(fault: str, fabric: Fabric, chance: random.Random) -> str:
+    between = [
+        link for link in fabric.links if {fabric.node(link.a.node).role, fabric.node(link.b.node).role} == {"switch"}
+    ]
+    choices = {
+        "direction": [direction for link in between for direction in link.directions()],
+        "link": [link.id for link in between],
+        "uplink": [link.id for link in fabric.links if link not in between],
+        "leaf": [node.name for node in fabric.switches if node.tier == 1],
+        "spine": [node.name for node in fabric.switches if node.tier == 2],
+        "host": [node.name for node in fabric.hosts],
+    }
+    return fault.format(**{name: chance.choice(some) for name, some in choices.items() if some})
+
+
+def _try(lab: NetnsLab, daemons: Daemons, fabric: Fabric, text: str, case: Case) -> Injection:
+    _settle(daemons)
+    where = parse(text, fabric).where
+    frozen = text.partition(":")[2] if text.startswith("freeze:") else ""
+    active = lab.fault(parse(text, fabric))
+    try:
+        time.sleep(case.hold_s)
+        others = [host for host in daemons.hosts if host != frozen]
+        held = {verdict for host in others for verdict in daemons.view(host)["verdicts"]}
+    finally:
+        active.undo()
+    entries = daemons.journal(active.injected_at_s)
+    return judge(text, where, fabric, [one for one in entries if one.host != frozen], held, active.injected_at_s)
+
+
+def _settle(daemons: Daemons) -> None:
+    daemons.clear()
+    daemons.wait_for(
+        lambda host: not daemons.view(host)["findings"] and daemons.is_settled(host), SETTLE_S, "find everything good"
+    )
+
+
+def judge(
+    text: str, where: str, fabric: Fabric, entries: Sequence[Entry], held: set[str], started_s: float
+) -> Injection:
+    """Pure: what was written down and held, against what was broken."""
+    right = {where}
+    if where in {node.name for node in fabric.nodes}:
+        parts = {part for link in fabric.links_of(where) for part in (link.id, *link.directions())}
+    else:
+        parts = set() if ">" in where else set(fabric.link(where).directions())
+    found = Injection(text, None, "nothing")
+    for entry in entries:
+        match = VERDICT.match(entry.what)
+        if match is None or entry.what.endswith("holds no longer"):
+            continue
+        suspects = _suspects(match[2])
+        found.told.append(f"{entry.now_s - started_s:.3f} s {entry.host}: {entry.what}")
+        # A class that holds the fault is right: no path of this host tells its members apart.
+        if suspects & (right | ({part for part in parts if where not in _nodes(fabric)})):
+            if found.named_s is None:
+                found.named_s = entry.now_s - started_s
+        elif not suspects & parts:
+            found.wrong.append(entry.what)
+    found.held = _kind(held, fabric)
+    return found
+
+
+def _suspects(text: str) -> set[str]:
+    """`a (or b, c: not told apart) lets nothing through`."""
+    first, _, rest = text.partition(" ")
+    among = re.match(r"\(or (.+): not told apart\)", rest)
+    return {first, *(among[1].split(", ") if among else ())}
+
+
+def _nodes(fabric: Fabric) -> set[str]:
+    return {node.name for node in fabric.nodes}
+
+
+def _kind(held: set[str], fabric: Fabric) -> str:
+    """Of what all daemons together hold: two directions of one link are the link."""
+    kinds: dict[str, str] = {}
+    for verdict in held:
+        kind, _, name = verdict.partition(" ")
+        kinds[name] = "link" if kind == "nic" else kind
+    for kind in ("host", "switch", "link"):
+        if kind in kinds.values():
+            return kind
+    directions = {name for name, kind in kinds.items() if kind == "direction"}
+    if any(set(link.directions()) <= directions for link in fabric.links):
+        return "link"
+    return "direction" if directions else "nothing"
+
+
+def rows(found: dict[str, list[Injection]]) -> Iterator[Row]:
+    for case, ours in found.items():
+        if not ours:
+            continue
+        metrics: Metrics = {
+            "named_s": percentiles(CASES[case].hold_s if one.named_s is None else one.named_s for one in ours),
+            "named_ratio": sum(one.named_s is not None for one in ours) / len(ours),
+            "kind_ratio": sum(one.held == CASES[case].kind for one in ours) / len(ours),
+            "false_accusations": sum(len(one.wrong) for one in ours),
+        }
+        info: dict[str, Any] = {
+            "kind": CASES[case].kind, "held": dict(Counter(one.held for one in ours)),
+            "injections": [
+                {"fault": one.fault, "named_s": one.named_s, "held": one.held, "wrong": one.wrong, "told": one.told}
+                for one in ours
+            ],
+        }  # fmt: skip
+        yield Row(case, len(ours), metrics, {}, info)
+
+
+def confusion(bench: Bench) -> dict[str, Counter[str]]:
+    """What failed -> what was held, counted."""
+    found: dict[str, Counter[str]] = {}
+    for row in bench.rows:
+        found.setdefault(row.info["kind"], Counter()).update(row.info["held"])
+    return found
+
+
+def targets(bench: Bench) -> list[Target]:
+    wanted = []
+    for row in bench.rows:
+        soft = CASES[row.case].hold_s == SOFT_S
+        if row.case != "host-frozen":  # a host is given up after `escalate_s`, not named within it
+            wanted.append(Target(row.case, "named_s", "p99", "<=", 5.0 if soft else 0.3))
+        wanted.append(Target(row.case, "named_ratio", "", ">=", 0.995 if not soft else 0.98))
+        wanted.append(Target(row.case, "kind_ratio", "", ">=", 0.99))
+        wanted.append(Target(row.case, "false_accusations", "", "==", 0.0))
+    return wanted

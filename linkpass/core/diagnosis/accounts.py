@@ -1,0 +1,103 @@
+"""What each path has carried and lost since the last window, from evidence that comes only when something changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from linkpass.core.events import PathEvidence, PathWindow
+
+if TYPE_CHECKING:
+    from linkpass.core.paths import Path, Peer
+    from linkpass.core.world import World
+
+FAILING: Final = ("blackhole", "lossy")
+QUIET_S: Final = 0.5
+"""A peer without a window for this long has lost nothing."""
+
+Key = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class Entry:
+    """Of one path: packets since the last window. `mute`: it cannot speak of this moment. `anew`: what it carried
+    before is void."""
+
+    sent: float = 0.0
+    lost: float = 0.0
+    mute: bool = False
+    anew: bool = False
+
+
+class Accounts:
+    """Counts come in windows while a peer's paths lose, silence as evidence; health is what is not told."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._counts: dict[Key, list[float]] = {}
+        self._window_s: dict[str, float] = {}
+        self._failed: dict[Key, float] = {}
+        """Paths that let nothing through -> until when their losses are counted."""
+        self._better: set[Key] = set()
+        self._failed_at_s = float("-inf")
+        """When a path has last become a blackhole."""
+
+    def count(self, event: PathWindow, now_s: float) -> bool:
+        """Take a window; whether something was lost."""
+        self._window_s[event.peer] = now_s
+        lost = 0
+        for one in event.counts:
+            counts = self._counts.setdefault((event.peer, one.uplink, one.label), [0.0, 0.0])
+            counts[0] += one.sent
+            counts[1] += one.lost
+            lost += one.lost
+        return lost > 0
+
+    def evidence(self, event: PathEvidence, now_s: float) -> bool:
+        """Take the opinion of one path; whether it is bad news."""
+        key = event.peer, event.uplink, event.label
+        if event.evidence == "blackhole":
+            if key not in self._failed:
+                interval_s = self._world.settings.probing.interval_s
+                self._failed[key] = now_s - self._world.settings.detection.blackhole_losses * interval_s
+                self._failed_at_s = now_s
+            self._better.discard(key)
+            return True
+        if self._failed.pop(key, None) is not None or event.evidence == "good":
+            self._better.add(key)
+        return event.evidence in (*FAILING, "queueing")
+
+    def settle(self, peer: Peer, path: Path, interval_s: float, now_s: float, span_s: float) -> Entry:
+        """The entry of a path for a window of `span_s` that ends now."""
+        key = (peer.address, *path.key)
+        counts = self._counts.pop(key, None)
+        entry = Entry(anew=key in self._better)
+        self._better.discard(key)
+        uplink = self._world.uplinks.get(path.uplink)
+        if peer.filtered or path.evidence == "unknown" or uplink is None or not uplink.usable:
+            entry.mute = True
+        elif peer.silent_since_s is not None:
+            entry.mute = peer.left or peer.outlived or peer.data_flows is True
+            if not entry.mute:
+                entry.sent = entry.lost = min(span_s, now_s - peer.silent_since_s) / interval_s
+        elif path.evidence == "blackhole":
+            since_s = self._failed.get(key, now_s - span_s)
+            entry.sent = entry.lost = max(0.0, now_s - since_s) / interval_s
+            self._failed[key] = now_s
+        elif counts is not None:
+            entry.sent, entry.lost = counts[0], min(counts[1], counts[0])
+        elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
+            entry.sent = max(0.0, min(span_s, now_s - path.element.since_s)) / interval_s
+        if not entry.lost and not peer.active:
+            entry.mute = entry.mute or self._slow(now_s)
+        return entry
+
+    def _slow(self, now_s: float) -> bool:
+        """Paths that are probed slowly have not noticed yet what fast ones have: their health is of the past."""
+        detection, probing = self._world.settings.detection, self._world.settings.probing
+        return now_s - self._failed_at_s < (detection.blackhole_losses + 1) * probing.idle_interval_s
+
+    def rest(self) -> None:
+        """Nothing is wrong any more."""
+        self._counts.clear()
+        self._better.clear()

@@ -1,0 +1,175 @@
+"""The diagnosis inside a core: what one host's paths name, what peers' words add, and what they cannot do."""
+
+from __future__ import annotations
+
+import pytest
+from fabric_sim import FabricSim
+
+from linkpass.core import commands as cmd
+from linkpass.core import events as ev
+from linkpass.core.settings import Diagnosis
+
+ON = Diagnosis(enabled=True)
+
+
+def verdicts(sim: FabricSim, mark: int = 0) -> list[str]:
+    said = [record.what for record in sim.since(mark, cmd.Record) if record.what.startswith("verdict ")]
+    return [text for text in said if not text.endswith(" fails")]  # that a host is given up is said elsewhere
+
+
+def started(**more: object) -> FabricSim:
+    return FabricSim(diagnosis=ON, **more).start()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("direction", ["leaf1>spine1", "spine2>leaf4", "leaf3>host3", "spine1>leaf3"])
+def test_a_direction_is_named_once_with_what_was_ruled_out(direction: str) -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_(direction)
+    sim.run(2.0)
+    assert verdicts(sim, mark) == [f"verdict direction: {direction} lets nothing through"]
+    (record,) = [one for one in sim.since(mark, cmd.Record) if one.what.startswith("verdict ")]
+    assert "ruled out" in record.why and "observed paths over it lose" in record.why
+    assert record.cause and record.cause in {one.cause for one in sim.since(mark, cmd.SetLabels)}
+
+
+@pytest.mark.parametrize(("broken", "kind"), [("spine1", "switch"), ("leaf4", "switch")])
+def test_a_node_is_named_as_one(broken: str, kind: str) -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_(broken)
+    sim.run(2.0)
+    assert verdicts(sim, mark) == [f"verdict {kind}: {broken} lets nothing through"]
+    assert sim.core.view(sim.now_s).verdicts == (f"{kind} {broken}",)
+
+
+def test_the_move_does_not_wait_for_the_name() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_("leaf1>spine1")
+    sim.run(2.0)
+    first = {type(command): at_s for at_s, command in reversed(sim.log[mark:]) if not isinstance(command, cmd.Record)}
+    named_s = next(at_s for at_s, one in sim.log[mark:] if isinstance(one, cmd.Record) and "verdict" in one.what)
+    assert first[cmd.SetLabels] < named_s
+
+
+def test_what_heals_is_taken_back_and_named_again_when_it_fails_again() -> None:
+    sim = started()
+    for _ in range(2):
+        mark = sim.mark()
+        sim.break_("spine1>leaf3")
+        sim.run(2.0)
+        sim.heal()
+        sim.run(20.0)
+        assert verdicts(sim, mark) == [
+            "verdict direction: spine1>leaf3 lets nothing through",
+            "verdict direction: spine1>leaf3 holds no longer",
+        ]
+        assert sim.core.world.findings == ()
+
+
+def test_quiet_time_costs_nothing() -> None:
+    sim = started()
+    sim.break_("spine1>leaf3")
+    sim.run(1.0)
+    sim.heal()
+    sim.run(60.0)
+    assert sim.core._diagnosis is not None and sim.core._diagnosis.due_s is None
+
+
+def test_a_link_that_loses_a_little_is_named_with_its_ratio() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.loss["spine1>leaf3"] = 0.05
+    sim.windows(5.0)
+    sim.run(5.0)
+    (said,) = verdicts(sim, mark)
+    assert said.startswith("verdict direction: spine1>leaf3 loses ")
+
+
+def test_one_own_link_and_its_switch_are_not_told_apart_alone_but_by_a_peers_word() -> None:
+    """Everything over eth1 fails: the port, the cable, the leaf. Peers that see the leaf fail for others, too, say so;
+    a peer that says it of something else changes nothing."""
+    sim = started()
+    mark = sim.mark()
+    sim.break_("leaf1")
+    sim.run(3.0)
+    (said,) = verdicts(sim, mark)
+    assert "leaf1" in said and "not told apart" in said
+    for number, element in enumerate(("spine9", "leaf2", "leaf1")):
+        word = ev.Notice(kind="suspect", link=element, origin="host3", seq=100 + number, ttl_s=10.0)
+        sim.post(ev.NoticeHeard(peer=sim.address["host3"], notice=word))
+    sim.run(2.0)
+    assert verdicts(sim, mark)[-1] == "verdict switch: leaf1 lets nothing through"
+    assert len(verdicts(sim, mark)) == 2
+
+
+def test_two_hosts_that_see_one_direction_each_name_the_link() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_("leaf1>spine1", "spine1>leaf1")
+    sim.run(1.0)
+    word = ev.Notice(kind="suspect", link="spine1>leaf1", origin="host3", seq=1, ttl_s=10.0)
+    sim.post(ev.NoticeHeard(peer=sim.address["host3"], notice=word))
+    sim.run(1.0)
+    assert verdicts(sim, mark) == [
+        "verdict direction: leaf1>spine1 lets nothing through",
+        "verdict link: leaf1-spine1 lets nothing through",
+    ]
+
+
+def test_a_lying_peer_accuses_and_moves_nothing() -> None:
+    sim = started()
+    mark = sim.mark()
+    for number, element in enumerate(["leaf1", "host2", "leaf1>spine1", "host1-leaf1", *(f"x{n}" for n in range(100))]):
+        word = ev.Notice(kind="suspect", link=element, origin="host3", seq=number, ttl_s=1e9)
+        sim.post(ev.NoticeHeard(peer=sim.address["host3"], notice=word))
+    sim.run(10.0)
+    assert verdicts(sim, mark) == []
+    assert sim.since(mark, cmd.SetLabels) == sim.since(mark, cmd.SetGroup) == []
+    assert len(sim.core.world.suspected) <= 16
+
+
+def test_a_verdict_is_told_to_peers_as_long_as_it_stands() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_("spine1")
+    sim.run(8.0)
+    words = [one.notice for one in sim.since(mark, cmd.SendNotice) if one.notice.kind == "suspect"]
+    assert {word.link for word in words} == {"spine1"} and len(words) == 3
+    quiet = FabricSim(diagnosis=Diagnosis(enabled=True, share=False)).start()
+    mark = quiet.mark()
+    quiet.break_("spine1")
+    quiet.run(8.0)
+    assert not [one for one in quiet.since(mark, cmd.SendNotice) if one.notice.kind == "suspect"]
+
+
+def test_a_silent_host_is_named_when_its_data_has_stopped_and_a_silent_daemon_is_not() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.silence("host3")
+    sim.run(3.0)
+    assert verdicts(sim, mark) == []
+    sim.speak("host3")
+    sim.post(ev.PeerData(peer=sim.address["host3"], flows=True))
+    sim.run(20.0)
+    sim.silence("host3")
+    sim.post(ev.PeerData(peer=sim.address["host3"], flows=False))
+    sim.run(1.0)
+    assert verdicts(sim, mark)[-1] == "verdict host: host3 lets nothing through"
+
+
+def test_a_mute_hop_accuses_nobody() -> None:
+    sim = FabricSim(diagnosis=ON)
+    sim.mute.add("spine1")
+    sim.start()
+    mark = sim.mark()
+    sim.break_("leaf1>spine1")
+    sim.run(3.0)
+    assert verdicts(sim, mark) == []
+
+
+def test_without_diagnosis_numpy_stays_out() -> None:
+    sim = FabricSim().start()
+    assert sim.core._diagnosis is None
+    assert sim.core.view(sim.now_s).findings == ()
