@@ -99,6 +99,11 @@ def why(socket_path: Path | None, config_path: Path | None, *, as_json: bool, na
     if as_json:
         print_json(entries)
         return
+    from linkpass.cli.story import story_of
     from linkpass.cli.tables import journal_table
 
-    console().print(journal_table(entries) if entries else "the journal is empty: nothing has happened yet")
+    out = console()
+    if name and len({entry["cause"] for entry in entries}) == 1:
+        out.print(story_of(entries))
+        out.print()
+    out.print(journal_table(entries) if entries else "the journal is empty: nothing has happened yet")

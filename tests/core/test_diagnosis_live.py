@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
+
+import msgspec
 import pytest
 from fabric_sim import FabricSim
+from rich.console import Console
 
+from linkpass.cli.story import story_of
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.core.settings import Diagnosis
@@ -84,7 +90,8 @@ def test_a_link_that_loses_a_little_is_named_with_its_ratio() -> None:
     sim.windows(5.0)
     sim.run(5.0)
     (said,) = verdicts(sim, mark)
-    assert said.startswith("verdict direction: spine1>leaf3 loses ")
+    match = re.fullmatch(r"verdict direction: spine1>leaf3 loses (\d+\.\d)%", said)
+    assert match is not None and float(match[1]) == pytest.approx(5, rel=0.5)
 
 
 def test_one_own_link_and_its_switch_are_not_told_apart_alone_but_by_a_peers_word() -> None:
@@ -173,3 +180,26 @@ def test_without_diagnosis_numpy_stays_out() -> None:
     sim = FabricSim().start()
     assert sim.core._diagnosis is None
     assert sim.core.view(sim.now_s).findings == ()
+
+
+def test_why_tells_what_was_seen_what_explains_it_what_it_is_not_and_what_was_done() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_("spine1>leaf3")
+    sim.run(2.0)
+    sim.heal()
+    sim.run(20.0)
+    records = [(at_s, one) for at_s, one in sim.log[mark:] if isinstance(one, cmd.Record)]
+    cause = next(one.cause for _, one in records if one.what.startswith("verdict "))
+    entries = [{**msgspec.structs.asdict(one), "now_s": at_s, "wall": "noon"} for at_s, one in records]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(story_of([entry for entry in entries if entry["cause"] == cause]))
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    part = re.compile(r"(seen|explained by|not|done|checked|afterwards) ")
+    found = [match[1] for line in lines if (match := part.match(line))]
+    assert found == ["seen", "explained by", "not", "done", "checked", "afterwards"]
+    (named,) = [line for line in lines if line.startswith("explained by")]
+    assert "direction: spine1>leaf3 lets nothing through" in named
+    assert any(line.startswith("done") and "moved" in line for line in lines)
+    assert any(line.startswith("afterwards") and "moved" in line and " back: " in line for line in lines)
+    assert any(line.startswith("and ") and line.endswith("more") for line in lines)

@@ -19,7 +19,7 @@ import numpy as np
 
 from linkpass.core import events as ev
 from linkpass.core.diagnosis import hearsay, saying
-from linkpass.core.diagnosis.accounts import FAILING, Accounts
+from linkpass.core.diagnosis.accounts import FAILING, Accounts, Entry
 from linkpass.core.diagnosis.elements import Elements
 from linkpass.core.diagnosis.localise import Localiser, Window
 from linkpass.core.diagnosis.traced import Row, Traced, traced
@@ -64,6 +64,8 @@ class Diagnosis:
         self._traced: Traced | None = None
         self._keys: list[Key] = []
         self._rows: list[Row] = []
+        self._tally: dict[Key, list[float]] = {}
+        """Packets sent and lost by each path since news has been bad: the localiser's memory holds some from before."""
         self._ran_s = float("-inf")
         self._news_s = float("-inf")
         self._before: set[str] = set()
@@ -86,6 +88,8 @@ class Diagnosis:
             self._wake(now_s, now_s + PACE_S)
 
     def _wake(self, now_s: float, at_s: float) -> None:
+        if self.due_s is None:
+            self._tally.clear()
         self._news_s = now_s
         self.due_s = at_s if self.due_s is None else min(self.due_s, at_s)
 
@@ -118,12 +122,30 @@ class Diagnosis:
             path = peer.paths[uplink, label]
             entry = self._accounts.settle(peer, path, self._interval_s(peer), now_s, min(span_s, MEMORY_S))
             sent[place], lost[place] = entry.sent, entry.lost
+            self._count(self._keys[place], entry, now_s)
             mute[place], anew[place] = entry.mute, entry.anew
             queued[place] = float(path.evidence == "queueing")
         hints = hearsay.hints(self._world, localiser.paths.elements, now_s)
         window = Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew)
         said = (self._either_way(one) for one in localiser.window(window))
-        return tuple(_without_parts(one, localiser.paths.elements) for one in said)
+        return tuple(self._of_late(_without_parts(one, localiser.paths.elements)) for one in said)
+
+    def _count(self, key: Key, entry: Entry, now_s: float) -> None:
+        """The health before the first bad news came is not what is asked for: no more than a window of it."""
+        tally = self._tally.setdefault(key, [0.0, 0.0])
+        if entry.anew:
+            tally[:] = 0.0, 0.0
+        span_s = min(max(now_s - self._ran_s, PACE_S), MEMORY_S)
+        tally[0] += entry.sent if entry.lost else entry.sent * min(1.0, (now_s - self._news_s + PACE_S) / span_s)
+        tally[1] += entry.lost
+
+    def _of_late(self, verdict: Verdict) -> Verdict:
+        """With the loss ratio since news has been bad."""
+        if verdict.scope != "whole" or verdict.kind == "congestion":
+            return verdict
+        counts = [self._tally[key] for key in self._over(verdict)]
+        sent, lost = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        return msgspec.structs.replace(verdict, loss_ratio=lost / sent) if sent else verdict
 
     def _interval_s(self, peer: Peer) -> float:
         if peer.active:
