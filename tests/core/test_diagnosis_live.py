@@ -74,6 +74,19 @@ def test_what_heals_is_taken_back_and_named_again_when_it_fails_again() -> None:
         assert sim.core.world.findings == ()
 
 
+def test_what_flaps_is_one_story() -> None:
+    sim = started()
+    mark = sim.mark()
+    for _ in range(6):
+        sim.break_("leaf1>spine1")
+        sim.run(0.25)
+        sim.heal()
+        sim.run(0.25)
+    assert verdicts(sim, mark) == ["verdict direction: leaf1>spine1 lets nothing through"]
+    sim.run(5.0)
+    assert verdicts(sim, mark)[1:] == ["verdict direction: leaf1>spine1 holds no longer"]
+
+
 def test_quiet_time_costs_nothing() -> None:
     sim = started()
     sim.break_("spine1>leaf3")

@@ -22,6 +22,7 @@ from linkpass.core.diagnosis import hearsay, saying
 from linkpass.core.diagnosis.accounts import FAILING, Accounts, Entry
 from linkpass.core.diagnosis.elements import Elements
 from linkpass.core.diagnosis.localise import Localiser, Window
+from linkpass.core.diagnosis.saying import NOTHING_RATIO
 from linkpass.core.diagnosis.traced import Row, Traced, traced
 from linkpass.core.diagnosis.verdict import Verdict
 from linkpass.core.paths import Peer
@@ -37,6 +38,8 @@ LONG_S: Final = 1e6
 """Longer than any memory."""
 MEMORY_S: Final = 10.0
 """Of health before the first run, at most."""
+OVER_S: Final = 3.0
+"""A verdict is taken back when nothing has spoken for it this long: what flaps is one story."""
 AGAIN_S: Final = 3.0
 """A verdict that stands is told to peers this often."""
 
@@ -49,6 +52,8 @@ class Named:
     verdict: Verdict
     cause: str
     shared_at_s: float = float("-inf")
+    seen_at_s: float = 0.0
+    """When it was last among the findings."""
 
 
 class Diagnosis:
@@ -107,7 +112,7 @@ class Diagnosis:
         self._world.findings = self._window(self._localiser, now_s) if self._localiser is not None else ()
         self._ran_s = now_s
         self._tell(now_s)
-        if self._world.findings or now_s - self._news_s < CALM_S:
+        if self._world.findings or self.named or now_s - self._news_s < CALM_S:
             self.due_s = now_s + PACE_S * max(1.0, len(self._keys) / PATHS)
         else:
             self._accounts.rest()
@@ -141,7 +146,7 @@ class Diagnosis:
 
     def _of_late(self, verdict: Verdict) -> Verdict:
         """With the loss ratio since news has been bad."""
-        if verdict.scope != "whole" or verdict.kind == "congestion":
+        if verdict.scope != "whole" or verdict.kind == "congestion" or verdict.loss_ratio >= NOTHING_RATIO:
             return verdict
         counts = [self._tally[key] for key in self._over(verdict)]
         sent, lost = sum(count[0] for count in counts), sum(count[1] for count in counts)
@@ -183,6 +188,8 @@ class Diagnosis:
         findings = self._world.findings
         for element, known in list(self.named.items()):
             if any(self._covers(one, known.verdict) for one in findings):
+                known.seen_at_s = now_s
+            if now_s < known.seen_at_s + OVER_S:
                 continue
             over = self.named.pop(element)
             why = "its paths are clean again, or something else explains them"
@@ -228,7 +235,7 @@ class Diagnosis:
         cause = self._cause_of(verdict) or self._world.incident(now_s)
         for element in covered:
             del self.named[element]
-        self.named[verdict.element] = Named(verdict, cause)
+        self.named[verdict.element] = Named(verdict, cause, seen_at_s=now_s)
         self._tray.record(
             cause, saying.what(verdict), saying.why(verdict), element=verdict.element,
             level="info" if verdict.kind == "congestion" else "warning",
@@ -246,11 +253,8 @@ class Diagnosis:
 
     def _share_again(self, now_s: float) -> None:
         for element, named in self.named.items():
-            if (
-                named.verdict.kind in ("congestion", "nic")
-                or named.verdict.others
-                or now_s - named.shared_at_s < AGAIN_S
-            ):
+            stands = named.seen_at_s == now_s and named.verdict.kind not in ("congestion", "nic")
+            if not stands or named.verdict.others or now_s < named.shared_at_s + AGAIN_S:
                 continue
             named.shared_at_s = now_s
             self._share(element, named.cause, now_s)
