@@ -37,30 +37,21 @@ class Row:
         return [(a, b, "" if n else self.uplink) for n, (a, b) in near if a is not None and b is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """`nodes` and `links` as `Elements` takes them, and the paths."""
-
-    nodes: tuple[Node, ...]
-    links: tuple[Link, ...]
-    paths: Paths
-
-
-def traced(rows: Sequence[Row], hosts: Iterable[str]) -> Traced:
-    """The fabric that the rows show. `hosts`: names of nodes that are hosts; all others are switches."""
+def traced(rows: Sequence[Row], hosts: Iterable[str]) -> Paths:
+    """The rows as paths, in their order, over the elements that they show. `hosts`: names of nodes that are hosts; all
+    others are switches."""
     known = set(hosts)
     names = dict.fromkeys(name for row in rows for name in row.nodes if name is not None)
     nodes = tuple(Node(name, "host" if name in known else "switch") for name in names)
     links = _links(rows)
-    layout = _Layout(nodes, tuple(links.values()))
-    elements = Elements(layout)
+    elements = Elements(_Layout(nodes, tuple(links.values())))
     longest = max((len(row.nodes) for row in rows), default=1)
     directions: Ints = np.full((len(rows), longest), -1, dtype=np.intp)
     for place, row in enumerate(rows):
         numbers = [elements.index[links[_key(*step)].direction(step[0])] for step in row.steps()]
         directions[place, : len(numbers)] = numbers
     holes = np.array([row.hole for row in rows], dtype=bool)
-    return Traced(nodes, layout.links, Paths(elements, directions, holes=holes))
+    return Paths(elements, directions, holes=holes)
 
 
 @dataclass(frozen=True, slots=True)

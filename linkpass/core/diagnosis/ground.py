@@ -1,0 +1,76 @@
+"""What the localiser stands on in a daemon: this host's paths as they were traced, kept up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from linkpass.core.diagnosis.accounts import FAILING, Key
+from linkpass.core.diagnosis.elements import Elements
+from linkpass.core.diagnosis.localise import Localiser
+from linkpass.core.diagnosis.traced import Row, traced
+from linkpass.core.diagnosis.verdict import Verdict
+
+if TYPE_CHECKING:
+    from linkpass.core.paths import Path, Peer
+    from linkpass.core.world import World
+
+
+class Ground:
+    """`keys`: the paths in the order of the localiser's rows."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.keys: list[Key] = []
+        self.localiser: Localiser | None = None
+        self._rows: list[Row] = []
+
+    def look(self) -> Localiser | None:
+        """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known."""
+        keys: list[Key] = []
+        rows: list[Row] = []
+        host = self._world.settings.host
+        for peer in self._world.table.peers.values():
+            for path in peer.used():
+                row = Row(path.uplink, (host, *(path.hops or (None,)), peer.title()))
+                if path.hops is not None and row.steps():
+                    keys.append((peer.address, *path.key))
+                    rows.append(row)
+        if rows == self._rows and keys == self.keys:
+            return self.localiser
+        before = {key: place for place, key in enumerate(self.keys)}
+        old_row = np.array([before.get(key, -1) for key in keys], dtype=np.intp)
+        self.keys, self._rows = keys, rows
+        if not rows:
+            self.localiser = None
+            return None
+        paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())})
+        self.localiser = Localiser(paths) if self.localiser is None else self.localiser.with_paths(paths, old_row)
+        return self.localiser
+
+    @property
+    def elements(self) -> Elements | None:
+        return self.localiser.paths.elements if self.localiser is not None else None
+
+    def path(self, key: Key) -> tuple[Peer, Path]:
+        address, uplink, label = key
+        peer = self._world.table.peers[address]
+        return peer, peer.paths[uplink, label]
+
+    def over(self, verdict: Verdict) -> list[Key]:
+        """The paths over the element of a verdict."""
+        if self.localiser is None:
+            return []
+        paths = self.localiser.paths
+        number = np.array([paths.elements.index[verdict.element]], dtype=np.intp)
+        return [self.keys[row] for row in paths.crossing(number)[0].tolist()]
+
+    def failing_peers(self, verdict: Verdict) -> list[Peer]:
+        """Those that are silent, or to which a path over the element fails."""
+        found: dict[str, Peer] = {}
+        for key in self.over(verdict):
+            peer, path = self.path(key)
+            if peer.silent_since_s is not None or path.evidence in FAILING:
+                found[peer.address] = peer
+        return list(found.values())

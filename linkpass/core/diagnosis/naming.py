@@ -1,0 +1,103 @@
+"""From findings to the journal and to peers: each name once, as sure as it is, and taken back when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from linkpass.core.diagnosis import saying
+from linkpass.core.diagnosis.verdict import Verdict
+
+if TYPE_CHECKING:
+    from linkpass.core.diagnosis.ground import Ground
+    from linkpass.core.world import Tray, World
+
+OVER_S: Final = 3.0
+"""A verdict is taken back when nothing has spoken for it this long: what flaps is one story."""
+AGAIN_S: Final = 3.0
+"""A verdict that stands is told to peers this often."""
+
+
+@dataclass(slots=True)
+class Named:
+    verdict: Verdict
+    cause: str
+    seen_at_s: float
+    """When it was last among the findings."""
+    shared_at_s: float = float("-inf")
+
+
+class Naming:
+    """`share`: tells peers of an element (name, cause, now)."""
+
+    def __init__(self, world: World, tray: Tray, ground: Ground, share: Callable[[str, str, float], None]) -> None:
+        self._world, self._tray, self._ground, self._share = world, tray, ground, share
+        self.named: dict[str, Named] = {}
+        """Those that the journal knows of and that hold, by element."""
+        self._before: set[str] = set()
+        """What was certain in the last run: evidence that is half there makes others look guilty for a moment."""
+
+    def tell(self, findings: Sequence[Verdict], now_s: float) -> None:
+        """After a run of the localiser."""
+        for element, known in list(self.named.items()):
+            if any(self._covers(one, known.verdict) for one in findings):
+                known.seen_at_s = now_s
+            elif now_s >= known.seen_at_s + OVER_S:
+                del self.named[element]
+                why = "its paths are clean again, or something else explains them"
+                self._tray.record(known.cause, saying.over(known.verdict), why, element=element)
+        certain = {one.element: one for one in findings if one.certain and not self._only_a_daemon(one)}
+        for element, verdict in certain.items():
+            if element in self._before:
+                self._name(verdict, now_s)
+        self._before = set(certain)
+        if self._world.settings.diagnosis.share:
+            self._tell_peers(now_s)
+
+    def _only_a_daemon(self, verdict: Verdict) -> bool:
+        """One silent peer, of whose data nothing is known, may have lost its daemon and nothing else."""
+        peers = self._ground.failing_peers(verdict)
+        return len(peers) == 1 and peers[0].silent_since_s is not None and peers[0].data_flows is not False
+
+    def _name(self, verdict: Verdict, now_s: float) -> None:
+        """Say it, unless no less has been said: a class that has shrunk is news."""
+        covered = [name for name, known in self.named.items() if self._covers(verdict, known.verdict)]
+        if any(set(self.named[name].verdict.suspects) <= set(verdict.suspects) for name in covered):
+            return
+        cause = self._cause_of(verdict) or self._world.incident(now_s)
+        for element in covered:
+            del self.named[element]
+        self.named[verdict.element] = Named(verdict, cause, now_s)
+        self._tray.record(
+            cause, saying.what(verdict), saying.why(verdict), element=verdict.element,
+            level="info" if verdict.kind == "congestion" else "warning",
+        )  # fmt: skip
+
+    def _covers(self, verdict: Verdict, before: Verdict) -> bool:
+        """Whether what was named is still meant: among the suspects, or as a part of what is named now."""
+        if set(before.suspects) & set(verdict.suspects):
+            return True
+        elements = self._ground.elements
+        if elements is None or before.element not in elements.index:
+            return False
+        mine = elements.parts(elements.index[verdict.element])
+        return elements.parts(elements.index[before.element]) < mine
+
+    def _tell_peers(self, now_s: float) -> None:
+        """What is beyond doubt, and no part of a host that its peers have other names for."""
+        for element, named in self.named.items():
+            stands = named.seen_at_s == now_s and named.verdict.kind not in ("congestion", "nic")
+            if stands and not named.verdict.others and now_s >= named.shared_at_s + AGAIN_S:
+                named.shared_at_s = now_s
+                self._share(element, named.cause, now_s)
+
+    def _cause_of(self, verdict: Verdict) -> str:
+        """The story to which the failure of its paths belongs already."""
+        for key in self._ground.over(verdict):
+            peer, path = self._ground.path(key)
+            if path.element.state == "down" and path.element.cause:
+                return path.element.cause
+            if peer.silent_since_s is not None and peer.cause:
+                return peer.cause
+        return ""
