@@ -23,8 +23,10 @@ from linkpass.driver import Driver
 from linkpass.edges.clock import Clock
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.egress import EgressEdge
 from linkpass.edges.kernel.guardian import Guardian
-from linkpass.edges.kernel.labels import LabelEdge, NoNftError
+from linkpass.edges.kernel.labels import LabelEdge
+from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
@@ -120,6 +122,7 @@ class Agent:
             emit=self._from_watch,
             vrf=config.routes.vrf,
         )
+        self._egress = EgressEdge()
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
         self.probes: ProbeEdge | None = None
@@ -175,6 +178,8 @@ class Agent:
         self._try(self._watch.resolve_gateways)
         if self._moves is not None:
             self._try(self._moves.listen)
+        if self.acting and self.attends:
+            self._try(self._spare_queue_pairs)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
@@ -197,7 +202,7 @@ class Agent:
                 edge.close()
         if self.acting and self.attends and not self.namespace.gone:
             swept = True
-            for end in (self._labels.close, self._routes.withdraw_all):
+            for end in (self._labels.close, self._egress.sweep, self._routes.withdraw_all):
                 try:
                     with self.namespace:
                         end()
@@ -284,7 +289,7 @@ class Agent:
         if settings.mode != "act" or not self.attends:
             return
         self._guardian.open()
-        for line in self._routes.sweep():
+        for line in [*self._routes.sweep(), *self._egress.sweep()]:
             self.notes.append(f"removed what an earlier run left: {line}")
         if 1 in settings.rungs:
             try:
@@ -444,6 +449,15 @@ class Agent:
                     work()
             except (OSError, RuntimeError) as error:
                 logger.warning("refresh failed", error=str(error))
+
+    def _spare_queue_pairs(self) -> None:
+        """Soft-RoCE's outlive a loss of carrier, from the first of them that is seen on."""
+        pairs = self._queue_pairs
+        if pairs is None or not any(pairs.family(flow.qp.device) == "rxe" for flow in pairs.flows):
+            return
+        line = self._egress.keep({one.name: one.index for one in self._infos.values() if one.present})
+        if line:
+            self.notes.append(line)
 
     def _refresh(self) -> None:
         """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other

@@ -29,6 +29,7 @@ from linkpass.core.events import Event
 from linkpass.edges import moves
 from linkpass.edges.clock import Clock
 from linkpass.edges.journal import JournalEdge
+from linkpass.edges.kernel.egress import EgressEdge
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.routes import RouteEdge
 from linkpass.edges.notify import Notifier
@@ -402,6 +403,7 @@ def cleanup(config: Config) -> list[str]:
             routes.open()
             try:
                 removed = routes.sweep() + LabelEdge(probe_port=config.probing.port).sweep()
+                removed += EgressEdge().sweep()
             finally:
                 routes.close()
         done += [f"removed {what}" + (f" in {name}" if name else "") for what in removed]

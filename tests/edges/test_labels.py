@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from kernel_lab import FAR_END, HOST6, PEER6, KernelLab, inside
 
-from linkpass.edges.kernel.labels import BUCKETS, LabelEdge, NoNftError
+from linkpass.edges.kernel.labels import BUCKETS, LabelEdge
+from linkpass.edges.kernel.nft import NoNftError
 
 pytestmark = pytest.mark.netns
 OTHER6 = "fd00:ff::7"

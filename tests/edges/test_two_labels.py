@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from two_uplinks import OTHER6, OWN6, PEER6, PREFIX6, UPLINKS, TwoUplinks
 
-from linkpass.edges.kernel.labels import BUCKETS, LabelEdge, NoNftError
+from linkpass.edges.kernel.labels import BUCKETS, LabelEdge
+from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 
 pytestmark = pytest.mark.netns
@@ -235,7 +236,8 @@ def test_the_label_chooses_the_uplink_that_the_kernel_names(bench: Bench) -> Non
 def test_without_nft_rung_1_is_off_and_says_what_to_install(bench: Bench, tmp_path: object) -> None:
     hide = " && ".join(f"mount --bind {tmp_path} {folder}" for folder in ("/usr/sbin",))
     code = """
-from linkpass.edges.kernel.labels import LabelEdge, NoNftError
+from linkpass.edges.kernel.labels import LabelEdge
+from linkpass.edges.kernel.nft import NoNftError
 try:
     LabelEdge(probe_port=3785).open()
 except NoNftError as error:
@@ -252,7 +254,8 @@ except NoNftError as error:
 def test_without_the_right_it_is_a_typed_error(bench: Bench) -> None:
     code = """
 import os
-from linkpass.edges.kernel.labels import LabelEdge, NoNftError
+from linkpass.edges.kernel.labels import LabelEdge
+from linkpass.edges.kernel.nft import NoNftError
 os.setgid(65534); os.setuid(65534)
 try:
     LabelEdge(probe_port=3785).open()

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 
+from linkpass.edges.kernel.egress import EgressEdge
 from linkpass.edges.kernel.routes import EXPIRES_S, RouteEdge
 from linkpass.edges.kernel.space import Space
 
@@ -139,6 +140,7 @@ def main() -> None:
         edge.open()
         try:
             edge.sweep()
+            EgressEdge().sweep()
         finally:
             edge.close()
 

@@ -9,13 +9,13 @@ stand in one rule, and a missed lookup ends the rule. Elements expire when the d
 from __future__ import annotations
 
 import errno
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from linkpass.core.events import Event, SteeringLost
+from linkpass.edges.kernel import nft
+from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.sock import ANSWER_S, KernelRefusedError, refused
 from linkpass.edges.kernel.space import Space
 from linkpass.edges.kernel.tablewatch import NETLINK_NETFILTER, TableWatch
@@ -26,14 +26,9 @@ MAP = "labels"
 BUCKETS = 16
 TIMEOUT_S = 60
 SEED = 0x5EED
-NFT_S = 10.0
 SO_SNDBUFFORCE = 32
 SEND_BYTES = 8 << 20
 """A transaction is one datagram; all elements of a thousand peers are 2 MB."""
-
-
-class NoNftError(RuntimeError):
-    """Rung 1 cannot be had on this host; the text says why and what to do."""
 
 
 class LabelEdge:
@@ -210,7 +205,7 @@ class LabelEdge:
     def _create(self) -> None:
         """The table with everything but elements, by one run of nft (some 20 ms). Raises NoNftError."""
         with self._space.inside():
-            self._nft(self._rules())
+            nft.run(self._rules(), "rung 1", "the table of labels")
         self._broken = False
         if self._watch is not None:
             self._watch.discard()
@@ -238,21 +233,6 @@ table {table} {{
   }}
 }}
 """
-
-    @staticmethod
-    def _nft(rules: str) -> None:
-        nft = shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin")
-        if nft is None:
-            raise NoNftError("rung 1 needs the program nft: install the package nftables")
-        try:
-            done = subprocess.run(
-                [nft, "-f", "-"], input=rules, text=True, capture_output=True, timeout=NFT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoNftError(f"rung 1 needs the program nft, which does not run here: {error}") from error
-        if done.returncode:
-            said = done.stderr.strip().splitlines()
-            raise NoNftError(f"nft refused the table of labels: {said[0] if said else f'exit {done.returncode}'}")
 
 
 def _request_socket() -> socket.socket:
