@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from kernel_lab import BOTH, GATEWAY4, GATEWAY6, HOST4, OWN_PROTOCOL, PREFIX4, PREFIX6, KernelLab, inside, ip
 
+from linkpass.edges.kernel.egress import EgressEdge
 from linkpass.edges.kernel.guardian import Guardian
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 
@@ -84,12 +85,14 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_the_routes_of_a_killed_daemon_go_after_a_while_and_the_guardian_with_them(lab: KernelLab) -> None:
     daemon = Daemon(lab, wait_s=1)
+    EgressEdge(release="6.12").keep({name: lab.index(name) for name in BOTH})
     daemon.kill()
     assert PREFIX4 in ours()  # a crash leaves traffic flowing as it was
     assert lives(daemon.guardian)
     until(lambda: ours() == "")
     until(lambda: not lives(daemon.guardian))
     assert str(OWN_PROTOCOL) not in ip("nexthop", "show").split()
+    assert subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True).stdout == ""
     assert f"src {HOST4}" in ip("-4", "route", "show", PREFIX4)
 
 
