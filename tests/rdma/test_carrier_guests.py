@@ -14,14 +14,17 @@ import pytest
 from guest_pair import ROOT, Pair
 
 from lab.daemons import PROGRAM
+from lab.qemu.daemons import FIRST
 from lab.rdma_job import RdmaJob
 
 pytestmark = pytest.mark.guests
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
+READY_S = 240.0
+SOCKET = "/run/linkpass.sock"
 NEVER_GIVES_UP = 7
 """Retries: soft-RoCE counts these for ever."""
 TABLE = "table netdev linkpass"
-CONFIG = """
+CONFIG = f"""
 mode = "act"
 host = "guest-a"
 address = "fd00:a::1"
@@ -32,7 +35,7 @@ gateway6 = "fd00:a::2"
 [auth]
 key_file = "/share/key"
 [control]
-socket = "/run/linkpass.sock"
+socket = "{SOCKET}"
 [metrics]
 listen = ""
 [journal]
@@ -40,8 +43,8 @@ dir = "/share"
 """
 
 
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+def until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    end_s = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.1)
@@ -81,11 +84,14 @@ def daemon(pair: Pair) -> Iterator[int]:
     guest = pair.a.guest
     (guest.share / "key").write_text("0123456789abcdef0123456789abcdef")
     (guest.share / "linkpass.toml").write_text(CONFIG)
-    argv = [*PROGRAM, "run", "--config", "/share/linkpass.toml"]
+    argv = [*FIRST, *PROGRAM, "run", "--config", "/share/linkpass.toml"]
     pid = guest.spawn(argv, "daemon", env={"PYTHONPATH": str(ROOT)})
-    yield pid
-    guest.signal(pid, 9)
-    guest.wait(pid, 60)
+    try:
+        until(lambda: bool(guest.sh(f"ls {SOCKET} || true")), READY_S)
+        yield pid
+    finally:
+        guest.signal(pid, 9)
+        guest.wait(pid, 60)
 
 
 def test_without_linkpass_the_first_packet_that_is_refused_ends_the_program(pair: Pair) -> None:
