@@ -1,11 +1,12 @@
 """A program whose uplink loses its carrier, between two emulated hosts: soft-RoCE ends it at once, though it would send
-again for ever; with a daemon in act mode it goes on when the cable is back.
+again for ever; with linkpass's table at the uplink's egress it goes on when the cable is back.
 
-Its neighbour is permanent: else the kernel forgets it with the carrier and asks for it first, and most packets wait for
-that instead of being refused."""
+That a daemon lays the table is in `test_steered_guests.py`. The neighbour is permanent here: else the kernel forgets it
+with the carrier and asks for it first, and most packets wait for that instead of being refused."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,38 +14,18 @@ from contextlib import contextmanager
 import pytest
 from guest_pair import ROOT, Pair
 
-from lab.daemons import PROGRAM
-from lab.qemu.daemons import FIRST
 from lab.rdma_job import RdmaJob
 
 pytestmark = pytest.mark.guests
 PATIENCE_S = 120.0
-READY_S = 240.0
-SOCKET = "/run/linkpass.sock"
 NEVER_GIVES_UP = 7
 """Retries: soft-RoCE counts these for ever."""
-TABLE = "table netdev linkpass"
-CONFIG = f"""
-mode = "act"
-host = "guest-a"
-address = "fd00:a::1"
-prefixes = ["fd00:a::/64"]
-[[uplinks]]
-name = "eth0"
-gateway6 = "fd00:a::2"
-[auth]
-key_file = "/share/key"
-[control]
-socket = "{SOCKET}"
-[metrics]
-listen = ""
-[journal]
-dir = "/share"
-"""
+KEEP = "EgressEdge().keep({'eth0': socket.if_nametoindex('eth0')})"
+SWEEP = "EgressEdge().sweep()"
 
 
-def until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    end_s = time.monotonic() + seconds
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.1)
@@ -55,8 +36,12 @@ def refused(pair: Pair) -> int:
     return int(pair.a.guest.sh("cat /sys/class/net/eth0/statistics/tx_dropped"))
 
 
-def tables(pair: Pair) -> str:
-    return pair.a.guest.sh("nft list tables")
+def edge(pair: Pair, call: str) -> str:
+    """What the edge says in the sending guest."""
+    program = f"import socket; from linkpass.edges.kernel.egress import EgressEdge; print({call})"
+    return pair.a.guest.run(
+        [sys.executable, "-c", program], timeout_s=PATIENCE_S, env={"PYTHONPATH": str(ROOT)}
+    ).out.strip()  # fmt: skip
 
 
 @contextmanager
@@ -79,22 +64,7 @@ def cable_out(pair: Pair) -> Iterator[None]:
         pair.a.guest.set_link("eth0", up=True)
 
 
-@pytest.fixture(scope="module")
-def daemon(pair: Pair) -> Iterator[int]:
-    guest = pair.a.guest
-    (guest.share / "key").write_text("0123456789abcdef0123456789abcdef")
-    (guest.share / "linkpass.toml").write_text(CONFIG)
-    argv = [*FIRST, *PROGRAM, "run", "--config", "/share/linkpass.toml"]
-    pid = guest.spawn(argv, "daemon", env={"PYTHONPATH": str(ROOT)})
-    try:
-        until(lambda: bool(guest.sh(f"ls {SOCKET} || true")), READY_S)
-        yield pid
-    finally:
-        guest.signal(pid, 9)
-        guest.wait(pid, 60)
-
-
-def test_without_linkpass_the_first_packet_that_is_refused_ends_the_program(pair: Pair) -> None:
+def test_without_the_table_the_first_packet_that_is_refused_ends_the_program(pair: Pair) -> None:
     before = refused(pair)
     with running(pair) as job:
         with cable_out(pair):
@@ -104,16 +74,14 @@ def test_without_linkpass_the_first_packet_that_is_refused_ends_the_program(pair
     assert result.error in ("WR_FLUSH_ERR (5)", "LOC_QP_OP_ERR (2)")
 
 
-def test_with_linkpass_the_program_goes_on_when_the_carrier_is_back(pair: Pair, daemon: int) -> None:
+def test_with_the_table_the_program_goes_on_when_the_carrier_is_back(pair: Pair) -> None:
+    assert "does not end" in edge(pair, KEEP)
     with running(pair) as job:
-        until(lambda: TABLE in tables(pair))  # the daemon has seen the program
-        before = refused(pair)
+        before, pauses = refused(pair), len(job.pauses())
         with cable_out(pair):
             until(lambda: refused(pair) > before or not job.alive)
         assert job.alive
-        until(lambda: bool(job.pauses()) or not job.alive)  # a pause is told when it has ended
+        until(lambda: len(job.pauses()) > pauses or not job.alive)  # a pause is told when it has ended
         result = job.stop()
     assert result.whole
-    pair.a.guest.signal(daemon, 15)
-    assert pair.a.guest.wait(daemon, PATIENCE_S) == 0
-    assert TABLE not in tables(pair)
+    assert edge(pair, SWEEP) == "['nftables table netdev linkpass']"
