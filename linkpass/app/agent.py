@@ -21,6 +21,7 @@ from linkpass.core.machine import Core
 from linkpass.core.settings import CoreSettings
 from linkpass.driver import Driver
 from linkpass.edges.clock import Clock
+from linkpass.edges.echoes import EchoEdge
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.egress import EgressEdge
@@ -127,6 +128,7 @@ class Agent:
         self._infos: dict[str, UplinkInfo] = {}
         self.probes: ProbeEdge | None = None
         self._traces: TraceEdge | None = None
+        self._echoes: EchoEdge | None = None
         self._sockets: SocketEdge | None = None
         self._early: list[ev.Event] = []
         self.driver: Driver | None = None
@@ -150,7 +152,7 @@ class Agent:
             self._open_sockets(settings)
         carriers = Carriers(
             routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
-            moves=self._moves,
+            moves=self._moves, echoes=self._echoes,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
             relabels=1 in rungs and settings.mode == "act", removed=self._removed,
             submit=self.submit, spawn=self._spawn,
@@ -197,7 +199,7 @@ class Agent:
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
-        for edge in (self.probes, self._traces, self._sockets, self._moves):
+        for edge in (self.probes, self._traces, self._echoes, self._sockets, self._moves):
             if edge is not None:
                 edge.close()
         if self.acting and self.attends and not self.namespace.gone:
@@ -318,6 +320,13 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self._traces = probes, traces
+        echoes = EchoEdge(settings, self.submit, vrf=self.config.routes.vrf)
+        try:
+            echoes.open()
+        except OSError as error:
+            self.notes.append(f"kernels of peers are not asked whether they run: {error}")
+        else:
+            self._echoes = echoes
         if self.config.probing.protocol == "verbs" and not self.namespace.name:
             self.notes += probes.open_roce(self.config.prefixes)
 
@@ -419,6 +428,13 @@ class Agent:
 
     def _tell_uplink(self, info: UplinkInfo) -> None:
         gateway_mac = info.gateway6_mac or info.gateway4_mac
+        if self._echoes is not None and info.usable:
+            try:
+                self._echoes.set_uplink(info.name, info.index)
+            except OSError as error:
+                logger.warning("nobody is asked over an uplink", uplink=info.name, error=str(error))
+        elif self._echoes is not None:
+            self._echoes.drop_uplink(info.name)
         for edge in (self.probes, self._traces):
             if edge is None:
                 continue

@@ -13,6 +13,7 @@ import structlog
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.edges.clock import Clock
+from linkpass.edges.echoes import EchoEdge
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.labels import LabelEdge
@@ -38,6 +39,7 @@ class Carriers:
     traces: TraceEdge | None
     sockets: SocketEdge | None
     moves: MoveEdge | None
+    echoes: EchoEdge | None
     hook: HookEdge
     journal: JournalEdge
     clock: Clock
@@ -58,6 +60,7 @@ class Carriers:
             cmd.ResolveUplinks: self._resolve,
             cmd.CompareFlows: self._compare,
             cmd.SendNotice: self._send_notice,
+            cmd.AskHost: self._ask_host,
             cmd.Escalate: self._escalate,
             cmd.Record: self._record,
         }
@@ -127,6 +130,12 @@ class Carriers:
     def _send_notice(self, command: cmd.SendNotice) -> None:
         if self.probes is not None:
             self.probes.send_notice(command)
+
+    def _ask_host(self, command: cmd.AskHost) -> ev.Event | None:
+        if self.echoes is None:
+            return ev.HostAskFailed(cmd_id=command.cmd_id, peer=command.peer, why="kernels are not asked here")
+        self._start(self.echoes.ask(command))
+        return None
 
     def _escalate(self, command: cmd.Escalate) -> None:
         async def tell() -> None:

@@ -42,7 +42,8 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "netns": [],
         "probes": _probes(agents),
     }
-    for key in ("uplinks", "peers", "links", "paths", "steering"):
+    tables = ("uplinks", "peers", "links", "paths", "steering", "host_evidence")
+    for key in tables:
         shown[key] = []
     for agent in agents:
         assert agent.core is not None
@@ -62,7 +63,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
             peer["steerable"] = {"rung1": peer.pop("rung1"), "rung2": rung2, "why": why}
         for path in view["paths"]:
             path["age_s"] = ages.get((path["peer"], path["uplink"], path["label"]))
-        for key in ("uplinks", "peers", "links", "paths", "steering"):
+        for key in tables:
             shown[key] += [{**row, "netns": agent.namespace.name} for row in view[key]]
     return shown
 

@@ -1,9 +1,9 @@
 """What the core can ask of the world. Every command has an id and the causal id of the story it belongs to.
 
-Outcomes come back as events that carry the id: SetGroup -> GroupProgrammed | GroupFailed, SetLabels ->
-LabelsProgrammed | LabelsFailed, MoveFlows -> FlowsLeft | FlowsStay, TraceLabels -> LabelsTraced | TraceFailed,
-ResolveUplinks -> UplinksResolved | ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked,
-Escalate -> Escalated | EscalateFailed. SetProbes and Record are always carried out and have no outcome.
+Outcomes come back as events that carry the id: SetGroup -> GroupProgrammed | GroupFailed, SetLabels -> LabelsProgrammed
+| LabelsFailed, MoveFlows -> FlowsLeft | FlowsStay, TraceLabels -> LabelsTraced | TraceFailed, ResolveUplinks ->
+UplinksResolved | ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked, AskHost -> HostAnswered |
+HostAskFailed, Escalate -> Escalated | EscalateFailed. SetProbes and Record are always carried out and have no outcome.
 """
 
 from __future__ import annotations
@@ -88,11 +88,20 @@ class SendNotice(Command, frozen=True):
     peers: tuple[str, ...]
 
 
+class AskHost(Command, frozen=True):
+    """Ask a peer's kernel, not its daemon, whether it runs, over ways given as (uplink, label)."""
+
+    peer: str
+    ways: tuple[tuple[str, int], ...]
+
+
 class Escalate(Command, frozen=True):
-    """The host itself fails and no path can help: rung 3 takes over."""
+    """The host itself fails and no path can help: rung 3 takes over. `accelerator`: only that one of it fails; the
+    ranks on the host's others are not concerned."""
 
     host: str
     evidence: tuple[str, ...]
+    accelerator: str = ""
 
 
 class Record(Command, frozen=True):
@@ -106,6 +115,6 @@ class Record(Command, frozen=True):
 
 
 AnyCommand = (
-    SetGroup | SetLabels | MoveFlows | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | Escalate
-    | Record
+    SetGroup | SetLabels | MoveFlows | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | AskHost
+    | Escalate | Record
 )  # fmt: skip

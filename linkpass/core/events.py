@@ -14,9 +14,15 @@ import msgspec
 Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
 """What probes say of one direction of one path. `unknown`: never answered, or not judged; it is not `down`."""
 
-NoticeKind = Literal["port_down", "port_up", "drain", "undrain", "goodbye", "suspect"]
+NoticeKind = Literal[
+    "port_down", "port_up", "drain", "undrain", "goodbye", "suspect", "failing", "ailing", "well", "missing", "heard"
+]
 """`goodbye`: the daemon stops in good order (an empty link); its silence is no verdict. `suspect`: its diagnosis names
-what stands in `link`, there also a node."""
+what stands in `link`, there also a node. `failing`, `ailing`, `well`: what a host says of itself (`link`: its words).
+`missing`, `heard`: whether the speaker hears a host, or exchanges data with it (`link`: its address)."""
+
+Severity = Literal["fatal", "degraded", "info", "well"]
+"""Of evidence about a host. `well`: it is over."""
 
 PortNews = Literal[
     "PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER",
@@ -91,10 +97,14 @@ class PeerBack(Event, frozen=True):
 
 
 class PeerData(Event, frozen=True):
-    """Whether the job's data to a peer still advances (acknowledged bytes of its sockets); sent on a change."""
+    """Whether the job's data to a peer still advances (acknowledged bytes of its sockets); sent on a change.
+
+    `stands`: how it stands, as far as the kernel's sockets tell: `shut`: the peer's kernel answers that nobody reads
+    (its window is shut); `unacked`: it acknowledges nothing, however often it is sent again; empty: not known."""
 
     peer: str
     flows: bool
+    stands: Literal["", "shut", "unacked"] = ""
 
 
 class PeerFiltered(Event, frozen=True):
@@ -275,6 +285,37 @@ class NoticeAcked(Event, frozen=True):
     peer: str
 
 
+# hosts
+class HostEvidence(Event, frozen=True):
+    """What this host's own sources say of it, or of one of its accelerators (empty: of the host as a whole). `what`
+    names the trouble within its `source`; a later event with the same three takes its place. `lasts_s`: after which it
+    is forgotten; None: until it is said to be `well`, or the operator clears it."""
+
+    source: str
+    what: str
+    severity: Severity
+    why: str = ""
+    accelerator: str = ""
+    lasts_s: float | None = None
+
+
+class HostAnswered(Event, frozen=True):
+    """What a peer's kernel answered: uplinks over which it was `asked`, those over which it `echoed`, and whether it
+    said that nobody holds its daemon's port (`closed`)."""
+
+    cmd_id: int
+    peer: str
+    asked: tuple[str, ...]
+    echoed: tuple[str, ...] = ()
+    closed: bool = False
+
+
+class HostAskFailed(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    why: str
+
+
 # the operator
 class DrainRequested(Event, frozen=True):
     link: str
@@ -328,12 +369,14 @@ class LabelsFailed(Event, frozen=True):
 class Escalated(Event, frozen=True):
     cmd_id: int
     host: str
+    accelerator: str = ""
 
 
 class EscalateFailed(Event, frozen=True):
     cmd_id: int
     host: str
     why: str
+    accelerator: str = ""
 
 
 class Deadline(Event, frozen=True):
@@ -344,7 +387,8 @@ AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence
-    | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | DrainRequested | UndrainRequested | ClearRequested
+    | PathWindow | DaemonLate | NoticeHeard | NoticeAcked | HostEvidence | HostAnswered | HostAskFailed
+    | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline
 )  # fmt: skip

@@ -71,7 +71,10 @@ class Core:
             ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
-            ev.DaemonLate: lambda e, now: None,
+            ev.DaemonLate: lambda e, now: hosts.on_late(self.world, self._tray, e.late_s, now),
+            ev.HostEvidence: lambda e, now: hosts.on_evidence(self.world, self._tray, e, now),
+            ev.HostAnswered: lambda e, now: hosts.on_answered(self.world, e, now),
+            ev.HostAskFailed: lambda e, now: hosts.on_ask_failed(self.world, self._tray, e),
             ev.NoticeHeard: lambda e, now: self._desk.heard(e, now),
             ev.NoticeAcked: lambda e, now: None,
             ev.DrainRequested: lambda e, now: self._desk.drain(e, now),
@@ -82,8 +85,8 @@ class Core:
             ev.GroupFailed: self._on_failed,
             ev.LabelsProgrammed: self._on_programmed,
             ev.LabelsFailed: self._on_failed,
-            ev.Escalated: self._on_escalated,
-            ev.EscalateFailed: self._on_escalate_failed,
+            ev.Escalated: lambda e, now: hosts.on_escalated(self.world, self._tray, e),
+            ev.EscalateFailed: lambda e, now: hosts.on_escalated(self.world, self._tray, e),
             ev.Deadline: lambda e, now: None,
         }
 
@@ -107,6 +110,7 @@ class Core:
                 self._decide(now_s)
             if self._diagnosis is not None:  # first move, then find the words
                 self._diagnosis.turn(now_s)
+                hosts.follow(self.world, self._tray, now_s)
         self._follow_members(now_s)
         if self._survey_at_s is not None and self._survey_at_s <= now_s:
             self._survey(now_s)
@@ -187,6 +191,7 @@ class Core:
 
     def _on_traced(self, event: ev.LabelsTraced, now_s: float) -> None:
         survey.on_traced(self.world, event, now_s)
+        hosts.on_traced(self.world, event, now_s)
         self._survey_soon(now_s)
 
     def _on_resolved(self, event: ev.UplinksResolved, now_s: float) -> None:
@@ -199,6 +204,8 @@ class Core:
         if event.link == "*":
             for wish in self.world.wishes.values():
                 wish.stand_up()
+        if event.link in ("*", self.settings.host):
+            cleared += hosts.clear(self.world, self._tray, now_s)
         wanted = {event.link, self._desk.fabric_name(event.link)}
         for element, names in self._clearable():
             if event.link == "*" or wanted & names:
@@ -249,17 +256,6 @@ class Core:
             retry = "tried again with growing pauses"
             self._tray.record(wish.cause, f"could not program {wish.name}: {retry}", why, level="warning")
 
-    def _on_escalated(self, event: ev.Escalated, now_s: float) -> None:
-        peer = self._peer_called(event.host)
-        self._tray.record(peer, f"{event.host} was handed over", "the escalation hook took it", rung=3)
-
-    def _on_escalate_failed(self, event: ev.EscalateFailed, now_s: float) -> None:
-        what = f"{event.host} was not handed over"
-        self._tray.record(self._peer_called(event.host), what, event.why, rung=3, level="warning")
-
-    def _peer_called(self, title: str) -> str:
-        return next((peer.cause for peer in self.world.table.peers.values() if peer.title() == title), "")
-
     # time
 
     def _survey_soon(self, now_s: float) -> None:
@@ -276,7 +272,7 @@ class Core:
         if any(deadline <= now_s for deadline in self._desk.deadlines()):
             self._desk.tick(now_s)
         if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
-            hosts.judge(self.world, self._tray, now_s)
+            hosts.tick(self.world, self._tray, now_s)
         crowd.tick(self.world, self._tray, now_s)
         if self.world.acting:
             for wish in self.world.wishes.values():
@@ -288,6 +284,7 @@ class Core:
 
     def _survey(self, now_s: float) -> None:
         survey.survey(self.world, self._tray, now_s)
+        hosts.ask_who_is_known(self.world, self._tray, now_s)
         self._plan = survey.send_plan(self.world, self._tray, self._plan, now_s)
         self._survey_at_s = now_s + SURVEY_S
 

@@ -29,7 +29,6 @@ class NoticeDesk:
     def __init__(self, world: World, tray: Tray) -> None:
         self._world = world
         self._tray = tray
-        self._seq = 0
         self._heard: dict[str, dict[str, int]] = {}
         """peer -> link -> sequence of its newest word"""
         self._down: dict[str, float] = {}
@@ -102,6 +101,9 @@ class NoticeDesk:
         world, notice = self._world, event.notice
         if notice.kind == "goodbye":
             hosts.on_goodbye(world, self._tray, event.peer, now_s)
+            return
+        if notice.kind in hosts.WORDS:
+            hosts.on_word(world, self._tray, event.peer, notice, now_s)
             return
         order = self._heard.setdefault(event.peer, {})
         if notice.seq <= order.get(notice.link, -1):
@@ -206,12 +208,11 @@ class NoticeDesk:
         return {name for hop in hops.values() if hop for name in names_of(f"{hop}>{world.settings.host}")}
 
     def _tell(self, kind: NoticeKind, link: str, cause: str, ttl_s: float, now_s: float) -> None:
-        """Tell all peers that can be told. Sequences follow the clock of the machine, so that they go on where an
-        earlier run of this daemon has stopped."""
+        """Tell all peers that can be told."""
         own = self._world.settings.address
         peers = tuple(peer.address for peer in self._world.table.peers.values() if peer.probed_from(own))
         if not peers:
             return
-        self._seq = max(self._seq + 1, int(now_s * 10))
-        notice = Notice(kind=kind, link=link, origin=self._world.settings.host, seq=self._seq, ttl_s=ttl_s)
+        seq = self._world.take_notice_seq(now_s)
+        notice = Notice(kind=kind, link=link, origin=self._world.settings.host, seq=seq, ttl_s=ttl_s)
         self._tray.put(SendNotice(cmd_id=self._tray.take_id(), cause=cause, notice=notice, peers=peers))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from linkpass.core.element import Element
 from linkpass.core.events import Evidence
+from linkpass.core.host_state import HostState
 from linkpass.core.settings import CoreSettings
 
 RECENT_S = 1.0
@@ -105,6 +106,8 @@ class Peer:
     """When its data was last known to advance."""
     outlived: bool = False
     """Its data flowed on through this silence: the daemon is silent, not the host."""
+    host: HostState = field(default_factory=HostState)
+    """What is known of the host itself, apart from its paths."""
     in_use: tuple[Key, ...] = ()
     labels: tuple[int, ...] = ()
     away: dict[int, str] = field(default_factory=dict)

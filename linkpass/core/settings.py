@@ -81,6 +81,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels_per_peer: int = 8
     trace_pool: int = 32
     retrace_s: float = 30.0
+    escalations_per_hour: int = 6
+    """Hosts fail a few times a year each. More than a few at once is the fault of something that they share, and a
+    wrong judge must not empty a cluster."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,6 +30,10 @@ class PeerView(msgspec.Struct, frozen=True):
     rung1: bool
     rung1_why: str
     filtered: str
+    silence: str = ""
+    """What its silence means; empty: it is heard, or that is not said yet."""
+    said: str = ""
+    """What it says of itself; empty: nothing bad."""
 
 
 class LinkView(msgspec.Struct, frozen=True):
@@ -66,6 +70,19 @@ class SteeringView(msgspec.Struct, frozen=True):
     why: str
 
 
+class HostEvidenceView(msgspec.Struct, frozen=True):
+    """What this host's own sources hold against it now."""
+
+    source: str
+    accelerator: str
+    what: str
+    severity: str
+    why: str
+    since_s: float
+    cause: str
+    handed_over: bool
+
+
 class View(msgspec.Struct, frozen=True):
     host: str
     address: str
@@ -78,6 +95,7 @@ class View(msgspec.Struct, frozen=True):
     links: tuple[LinkView, ...]
     paths: tuple[PathView, ...]
     steering: tuple[SteeringView, ...]
+    host_evidence: tuple[HostEvidenceView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -134,6 +152,8 @@ def view_of(world: World, now_s: float) -> View:
                 armed,
                 rung1_why,
                 peer.filtered,
+                peer.host.meaning,
+                peer.host.said if peer.host.said_until_s > now_s else "",
             )
         )
     links = []
@@ -172,6 +192,12 @@ def view_of(world: World, now_s: float) -> View:
         tuple(links),
         tuple(paths),
         steering,
+        tuple(
+            HostEvidenceView(
+                *key[:2], key[2], one.severity, one.why, one.since_s, one.cause, key[1] in world.hosts.handed_over
+            )
+            for key, one in world.hosts.own.items()
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from linkpass.core.desired import Wish
 from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.element import Element
 from linkpass.core.events import RoceEvidence
+from linkpass.core.host_state import HostBook
 from linkpass.core.paths import PathTable
 from linkpass.core.settings import CoreSettings
 
@@ -99,9 +100,11 @@ class World:
         """RDMA flows that could not be moved -> why, as last said."""
         self.crowds: dict[tuple[str, str], Crowd] = {}
         """(cause, what is said of several flows) -> how many were named, and how many only counted."""
+        self.hosts = HostBook()
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None
+        self._notice_seq = 0
         self._cause_no = 0
         self._incident = ""
         self._incident_until_s = float("-inf")
@@ -109,6 +112,12 @@ class World:
     @property
     def acting(self) -> bool:
         return self.settings.mode == "act"
+
+    def take_notice_seq(self, now_s: float) -> int:
+        """Sequences of notices follow the clock of the machine: they go on where an earlier run of this daemon has
+        stopped."""
+        self._notice_seq = max(self._notice_seq + 1, int(now_s * 10))
+        return self._notice_seq
 
     def new_cause(self) -> str:
         self._cause_no += 1

@@ -16,7 +16,8 @@ STDERR_BYTES = 2000
 
 
 class HookEdge:
-    """Runs `argv` with `{"host", "evidence", "cause"}` as JSON on standard input, for at most `timeout_s`.
+    """Runs `argv` with `{"host", "accelerator", "evidence", "cause"}` as JSON on standard input, for at most
+    `timeout_s` (`accelerator` is empty when it is the whole host).
 
     Exit status 0 means taken over. The program gets a process group of its own, which is ended as a
     whole when the time is over; what it leaves behind after a success is its own affair."""
@@ -29,12 +30,15 @@ class HookEdge:
         """Run the hook and say how it ended. Without a hook the journal alone is the answer: taken over."""
         why = await self._run(command) if self._argv else ""
         if why:
-            return EscalateFailed(cmd_id=command.cmd_id, host=command.host, why=why)
-        return Escalated(cmd_id=command.cmd_id, host=command.host)
+            return EscalateFailed(cmd_id=command.cmd_id, host=command.host, why=why, accelerator=command.accelerator)
+        return Escalated(cmd_id=command.cmd_id, host=command.host, accelerator=command.accelerator)
 
     async def _run(self, command: Escalate) -> str:
         """Empty on success, else what went wrong in one line."""
-        story = {"host": command.host, "evidence": command.evidence, "cause": command.cause}
+        story = {
+            "host": command.host, "accelerator": command.accelerator, "evidence": command.evidence,
+            "cause": command.cause,
+        }  # fmt: skip
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             process = await asyncio.create_subprocess_exec(

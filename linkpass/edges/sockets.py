@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,10 @@ ANSWER_S = 1.0
 """The kernel answers within the send; a longer silence is a fault, not a reason to stop the daemon for good."""
 RECEIVE_BYTES = 1 << 18
 OPENING_SYN_BYTES = 1
+TRIED = 2
+"""Retransmissions in a row without an acknowledgement: one may be chance."""
+Stands = Literal["", "shut", "unacked"]
+NOT_KNOWN: Stands = ""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -120,7 +125,7 @@ class SocketEdge:
         self._connections: tuple[diag.Connection, ...] = ()
         self._bytes: dict[int, int] | None = None
         self._active: tuple[str, ...] = ()
-        self._flows: dict[str, bool] = {}
+        self._flows: dict[str, tuple[bool, Stands]] = {}
         self.polled_s: float | None = None
         """When the table was last read."""
         self.errors = 0
@@ -196,9 +201,17 @@ class SocketEdge:
             grown[c.dst] = grown.get(c.dst, 0) + growth
         for peer, grown_bytes in grown.items():
             self._on_data(peer, grown_bytes)
-            if self._flows.get(peer) is not (grown_bytes > 0):
-                self._flows[peer] = grown_bytes > 0
-                self._emit(PeerData(peer=peer, flows=grown_bytes > 0))
+            now = (True, NOT_KNOWN) if grown_bytes > 0 else (False, self._stands(peer))
+            if self._flows.get(peer) != now:
+                self._flows[peer] = now
+                self._emit(PeerData(peer=peer, flows=now[0], stands=now[1]))
+
+    def _stands(self, peer: str) -> Stands:
+        """How data to a peer stands: a shut window says that its kernel lives and nobody reads, and counts first."""
+        of_peer = [c for c in self._connections if c.dst == peer]
+        if any(c.timer == diag.PERSIST for c in of_peer):
+            return "shut"
+        return "unacked" if any(c.timer == diag.RETRANSMIT and c.tries >= TRIED for c in of_peer) else NOT_KNOWN
 
 
 def namespaces(proc: Path = Path("/proc"), named: Path = Path("/run/netns")) -> list[Namespace]:

@@ -20,6 +20,10 @@ TCPDIAG_GETSOCK: Final = 18
 """netlink message type of the request and of each answer to it (NETLINK_SOCK_DIAG, 4)."""
 NETLINK_SOCK_DIAG: Final = 4
 ESTABLISHED: Final = 1
+RETRANSMIT: Final = 1
+"""idiag_timer: the retransmission timer (net/ipv4/inet_diag.c, inet_diag_msg_attrs_fill and inet_sk_diag_fill)."""
+PERSIST: Final = 4
+"""idiag_timer: the timer that asks a peer whose window is shut (RFC 9293, section 3.8.6.1)."""
 
 _NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
@@ -62,6 +66,10 @@ class Connection(msgspec.Struct, frozen=True):
     acked_bytes: int = 0
     """Sent and acknowledged; counts the opening SYN as a byte."""
     received_bytes: int = 0
+    timer: int = 0
+    """Which of its timers runs (inet_diag_msg.idiag_timer): PERSIST: what waits finds the peer's window shut."""
+    tries: int = 0
+    """How often in a row what is unacknowledged was sent again, or a shut window was asked."""
 
 
 def request(seq: int, prefixes: Iterable[str] = (), states: int = 1 << ESTABLISHED) -> bytes:
@@ -126,7 +134,7 @@ def parse(body: bytes | memoryview) -> Connection | None:
     """A struct inet_diag_msg and its attributes; None when it is too short to be one."""
     if len(body) < _SOCKET_BYTES:
         return None
-    family, state, _, _, sport, dport, src, dst, low, high, uid, inode = _SOCKET.unpack_from(body)
+    family, state, timer, tries, sport, dport, src, dst, low, high, uid, inode = _SOCKET.unpack_from(body)
     rto_us = rtt_us = retransmitted = acked = received = 0
     for kind, info in _attributes(body):
         if kind == _INET_DIAG_INFO:
@@ -150,6 +158,8 @@ def parse(body: bytes | memoryview) -> Connection | None:
         retransmitted,
         acked,
         received,
+        timer,
+        tries,
     )
 
 

@@ -79,3 +79,37 @@ def _transport(src: bytes, dst: bytes, protocol: int, label: int, segment: bytes
         else:
             payload = segment[8:]
     return Quoted(src, dst, protocol, label, sport, dport, sequence, payload)
+
+
+ECHO6: Final = 128
+ECHO4: Final = 8
+_REPLY: Final = {128: 129, 8: 0}
+
+
+def echo_request(kind: int, ident: int, seq: int, payload: bytes) -> bytes:
+    """An echo request: `kind` ECHO6 (RFC 4443, section 4.1) or ECHO4 (RFC 792). The checksum of ICMPv6 covers
+    addresses, and is left to the kernel, which fills it in on raw sockets (RFC 3542, section 3.1)."""
+    body = struct.pack("!BBHHH", kind, 0, 0, ident, seq) + payload
+    if kind == ECHO6:
+        return body
+    return body[:2] + struct.pack("!H", _checksum(body)) + body[4:]
+
+
+def echo_reply(kind: int, message: bytes) -> tuple[int, int, bytes] | None:
+    """(identifier, sequence, payload) of a reply to a request of `kind`, as a raw socket gives it (IPv4: with its IP
+    header); None: something else."""
+    head = (message[0] & 15) * 4 if kind == ECHO4 and message else 0
+    if len(message) < head + 8 or message[head] != _REPLY[kind]:
+        return None
+    ident, seq = struct.unpack_from("!HH", message, head + 4)
+    return ident, seq, message[head + 8 :]
+
+
+def _checksum(data: bytes) -> int:
+    """RFC 1071."""
+    if len(data) % 2:
+        data += b"\0"
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

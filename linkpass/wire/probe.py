@@ -75,6 +75,11 @@ class Kind(enum.IntEnum):
     UNDRAIN = 4
     GOODBYE = 5
     SUSPECT = 6
+    FAILING = 7
+    AILING = 8
+    WELL = 9
+    MISSING = 10
+    HEARD = 11
 
 
 class Refusal(enum.IntEnum):

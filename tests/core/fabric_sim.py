@@ -56,9 +56,12 @@ class FabricSim:
         uplinks: tuple[str, ...] = ("eth1", "eth2"),
         addresses: dict[str, str] | None = None,
         host: str = "host1",
+        leaves: dict[str, tuple[str, ...]] | None = None,
         **settings: Any,
     ) -> None:
+        """`leaves`: what other hosts than the usual ones hang on, or those otherwise."""
         self.host = host
+        self.leaves = {**LEAVES, **(leaves or {})}
         self.address = {**ADDRESS, **(addresses or {})}
         self.name = {address: name for name, address in self.address.items()}
         self.core = Core(
@@ -66,7 +69,7 @@ class FabricSim:
         )
         self.now_s = 1000.0
         self.uplinks = uplinks
-        self.leaf = {name: (*LEAVES[host], "leaf9")[number] for number, name in enumerate(uplinks)}
+        self.leaf = {name: (*self.leaves[host], "leaf9")[number] for number, name in enumerate(uplinks)}
         self.usable = dict.fromkeys(uplinks, True)
         self.peers, self.active = peers, active
         self.broken: set[str | tuple[str, int]] = set()
@@ -75,6 +78,9 @@ class FabricSim:
         self.silent: set[str] = set()
         self.seeds: dict[str, int] = {}
         self.mute: set[str] = set()
+        self.kernels: dict[str, str] = {}
+        """Host -> what its kernel answers: `runs`, `ended` (nobody holds the daemon's port), `dead`; else nobody
+        asks."""
         self.refuse_programs = 0
         self.deaf = False
         """Questions are not answered."""
@@ -96,7 +102,7 @@ class FabricSim:
 
     # the fabric
     def hops(self, peer: str, uplink: str, label: int) -> tuple[str, ...]:
-        near, far = self.leaf[uplink], LEAVES[self.name.get(peer, peer)]
+        near, far = self.leaf[uplink], self.leaves[self.name.get(peer, peer)]
         if near in far:
             return (near,)
         seed = self.seeds.get(near, 0)
@@ -288,6 +294,18 @@ class FabricSim:
             self.later(PROGRAM_S, lambda: self._program(command))
         elif isinstance(command, (cmd.TraceLabels, cmd.ResolveUplinks)) and not self.deaf:
             self.later(ASK_S, lambda: self._answer(command))
+        elif isinstance(command, cmd.AskHost) and self.name[command.peer] in self.kernels:
+            self.later(ASK_S, lambda: self._echo(command))
+
+    def _echo(self, command: cmd.AskHost) -> ev.Event:
+        state = self.kernels[self.name[command.peer]]
+        asked = tuple(dict.fromkeys(uplink for uplink, _ in command.ways))
+        reached = {uplink for uplink, label in command.ways if self.passes(command.peer, uplink, label)}
+        echoed = tuple(uplink for uplink in asked if uplink in reached) if state != "dead" else ()
+        return ev.HostAnswered(
+            cmd_id=command.cmd_id, peer=command.peer, asked=asked, echoed=echoed,
+            closed=state == "ended" and bool(reached),
+        )  # fmt: skip
 
     def _program(self, command: cmd.SetGroup | cmd.SetLabels) -> ev.Event:
         refused = self.refuse_programs > 0
@@ -310,7 +328,9 @@ class FabricSim:
         found = {}
         for label in command.labels:
             hops = self.hops(command.peer, command.uplink, label)
-            found[label] = tuple(None if hop in self.mute else hop for hop in hops)
+            reached = list(itertools.takewhile(lambda hop: hop not in self.broken, hops))
+            reached += [""] * (len(hops) - len(reached))
+            found[label] = tuple(None if hop in self.mute else hop or None for hop in reached)
         return ev.LabelsTraced(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, hops=found)
 
 

@@ -47,7 +47,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.PeersActive, peers=st.lists(peers, max_size=3).map(tuple)),
     st.builds(ev.PeerSilent, peer=peers, silent_s=st.floats(0, 10)),
     st.builds(ev.PeerBack, peer=peers),
-    st.builds(ev.PeerData, peer=peers, flows=st.booleans()),
+    st.builds(ev.PeerData, peer=peers, flows=st.booleans(), stands=st.sampled_from(["", "shut", "unacked"])),
     st.builds(ev.PeerFiltered, peer=peers, rule=words),
     st.builds(
         ev.LabelsTraced, cmd_id=numbers, peer=peers, uplink=uplinks, hops=st.dictionaries(labels, hops, max_size=8)
@@ -99,6 +99,35 @@ events: st.SearchStrategy[Event] = st.one_of(
             ttl_s=st.floats(allow_nan=True),
         ),
     ),
+    st.builds(
+        ev.NoticeHeard,
+        peer=peers,
+        notice=st.builds(
+            ev.Notice,
+            kind=st.sampled_from(["failing", "ailing", "well", "missing", "heard", "goodbye"]),
+            link=st.sampled_from((*PEERS, OWN, "", "kernel log: hard lockup")),
+            origin=words,
+            seq=st.integers(-3, 30),
+            ttl_s=st.floats(allow_nan=True),
+        ),
+    ),
+    st.builds(
+        ev.HostEvidence,
+        source=st.sampled_from(["kernel log", "nvml"]),
+        what=words,
+        severity=st.sampled_from(["fatal", "degraded", "info", "well"]),
+        accelerator=st.sampled_from(["", "0000:3b:00.0"]),
+        lasts_s=st.none() | st.floats(0, 100),
+    ),
+    st.builds(
+        ev.HostAnswered,
+        cmd_id=numbers,
+        peer=peers,
+        asked=st.lists(uplinks, max_size=2).map(tuple),
+        echoed=st.lists(uplinks, max_size=2).map(tuple),
+        closed=st.booleans(),
+    ),
+    st.builds(ev.HostAskFailed, cmd_id=numbers, peer=peers, why=words),
     st.builds(ev.NoticeAcked, cmd_id=numbers, peer=peers),
     st.builds(ev.DrainRequested, link=st.sampled_from(LINKS), everywhere=st.booleans()),
     st.builds(ev.UndrainRequested, link=st.sampled_from(LINKS), everywhere=st.booleans()),
@@ -301,7 +330,12 @@ commands: st.SearchStrategy[Command] = st.one_of(
         notice=st.builds(ev.Notice, kind=st.just("drain"), link=words, origin=words, seq=numbers, ttl_s=st.just(1.0)),
         peers=st.lists(peers).map(tuple),
     ),
-    st.builds(cmd.Escalate, cmd_id=numbers, cause=words, host=words, evidence=st.lists(words).map(tuple)),
+    st.builds(
+        cmd.AskHost, cmd_id=numbers, cause=words, peer=peers, ways=st.lists(st.tuples(uplinks, labels)).map(tuple)
+    ),
+    st.builds(
+        cmd.Escalate, cmd_id=numbers, cause=words, host=words, evidence=st.lists(words).map(tuple), accelerator=words
+    ),
     st.builds(cmd.Record, cmd_id=numbers, cause=words, what=words, why=words),
 )
 

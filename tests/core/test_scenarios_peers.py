@@ -39,8 +39,9 @@ def test_a_host_that_falls_silent_is_escalated_once_and_nothing_moves() -> None:
     assert escalate.host == "host3"
     assert escalate.evidence == (
         "silent on all 8 paths for 2.00 s",
-        "2 other peer(s) answer over eth1, eth2",
         "its data has stopped",
+        "2 other peer(s) answer over eth1, eth2",
+        "host4 answers through leaf3",
     )
     assert not steered(sim, mark)
     assert not sim.core.world.links and sim.core.view(sim.now_s).verdicts == ()

@@ -15,7 +15,7 @@ from linkpass.core.machine import Core
 from linkpass.core.settings import CoreSettings
 
 H3 = "fd00:ff::3"
-ASKING = (cmd.TraceLabels, cmd.ResolveUplinks, cmd.CompareFlows, cmd.SetProbes)
+ASKING = (cmd.TraceLabels, cmd.ResolveUplinks, cmd.CompareFlows, cmd.SetProbes, cmd.AskHost)
 
 
 def steered() -> tuple[FabricSim, Playbook]:

@@ -44,13 +44,14 @@ def ours(rig: Rig, host: str) -> str:
 
 
 def only_its_daemon(rig: Rig, since_s: float, host: str) -> None:
-    """A host whose daemon alone is silent: nobody moves anything or blames a link, and those who exchange data with it
-    (its neighbours in the ring) do not take it for failing. Others cannot know."""
+    """A host whose daemon alone is silent: nobody moves anything, blames a link or gives it up. Those who exchange data
+    with it (its neighbours in the ring) know better, and tell the others."""
     place = rig.hosts.index(host)
     neighbours = {rig.hosts[place - 1], rig.hosts[(place + 1) % len(rig.hosts)]}
     entries = rig.told(since_s, says(""))
     assert not [entry for entry in entries if entry.is_move]
     assert blamed(entries) <= {host}
+    assert not [entry for entry in entries if entry.what.endswith(" fails")]
     assert blamed([entry for entry in entries if entry.host in neighbours | {host}]) == set()
 
 

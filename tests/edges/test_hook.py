@@ -21,7 +21,17 @@ async def test_the_verdict_comes_on_standard_input(tmp_path: Path) -> None:
     argv = ["sh", "-c", 'cat > "$0"', str(tmp_path / "heard")]
     assert await HookEdge(argv).escalate(ESCALATE) == Escalated(cmd_id=7, host="host3")
     heard = json.loads((tmp_path / "heard").read_text())
-    assert heard == {"host": "host3", "evidence": list(ESCALATE.evidence), "cause": "host1-9"}
+    assert heard == {
+        "host": "host3", "accelerator": "", "evidence": list(ESCALATE.evidence), "cause": "host1-9"
+    }  # fmt: skip
+
+
+async def test_an_accelerator_is_named_in_question_and_answer(tmp_path: Path) -> None:
+    one = Escalate(cmd_id=8, cause="c", host="host3", evidence=("Xid 79",), accelerator="0000:3b:00.0")
+    argv = ["sh", "-c", 'cat > "$0"', str(tmp_path / "heard")]
+    answer = await HookEdge(argv).escalate(one)
+    assert answer == Escalated(cmd_id=8, host="host3", accelerator="0000:3b:00.0")
+    assert json.loads((tmp_path / "heard").read_text())["accelerator"] == "0000:3b:00.0"
 
 
 async def test_without_a_hook_the_journal_is_the_answer() -> None:

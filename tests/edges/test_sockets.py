@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -155,6 +159,43 @@ def test_a_new_connection_s_bytes_all_count_but_its_opening_does_not(two: TwoUpl
                 [(PEER6, 115)],
                 [(PEER6, 116)],
             )
+
+
+def test_how_data_stands_is_told(two: TwoUplinks, watch: Watch) -> None:
+    """A peer that reads nothing shuts its window; one that is cut off acknowledges nothing."""
+    watch.poll()
+    with two.server() as server, two.connect(server) as ours, server.accept()[0] as theirs:
+        exchange(ours, theirs, 1000)
+        watch.poll()
+        ours.setblocking(False)
+        until_s = time.monotonic() + 20
+        while not any(isinstance(one, PeerData) and one.stands == "shut" for one in watch.poll()):
+            with contextlib.suppress(BlockingIOError):
+                ours.send(b"x" * 100_000)
+            assert time.monotonic() < until_s
+        theirs.settimeout(5)
+        read = 0
+        while not any(isinstance(one, PeerData) and one.flows for one in watch.poll()):
+            read += len(theirs.recv(1 << 20))
+        assert read
+        while theirs.recv(1 << 20):  # drained, so that what follows finds an open window
+            if not any(c.timer == diag.PERSIST for c in watch.edge.connections()) and not _waits(ours):
+                break
+            watch.poll()
+        with two.on_far():
+            subprocess.run(
+                ["nft", "table inet t { chain c { type filter hook input priority 0; policy drop; }; }"], check=True
+            )
+        watch.poll()
+        ours.send(b"x")
+        until_s = time.monotonic() + 20
+        while not any(isinstance(one, PeerData) and one.stands == "unacked" for one in watch.poll()):
+            assert time.monotonic() < until_s
+
+
+def _waits(sock: socket.socket) -> bool:
+    """Whether something that was written is not acknowledged yet (SIOCOUTQ)."""
+    return bool(int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder))
 
 
 def test_a_peer_that_comes_back_starts_afresh(two: TwoUplinks, watch: Watch) -> None:

@@ -146,7 +146,7 @@ def test_more_entries_than_there_are_bytes_is_malformed() -> None:
         b"\x01\x03abc",  # a notice that is too short
         b"\x02\x03abc",  # an acknowledgement that is not four bytes
         b"\x01\x0f" + bytes((1,)) + bytes(12) + b"\x01a",  # no link
-        b"\x01\x0f" + bytes((9,)) + bytes(14),  # a kind that does not exist
+        b"\x01\x0f" + bytes((99,)) + bytes(14),  # a kind that does not exist
         b"\x01\x10" + bytes((1,)) + bytes(12) + b"\x01\xff\x00",  # not UTF-8
         b"\x01\x10" + bytes((1,)) + bytes(12) + b"\x00\x00\x00",  # more than the names
     ],

@@ -110,21 +110,12 @@ class ProbeEdge:
 
     # life
     def open(self) -> None:
-        """OSError when the UDP port is in use (with TCP nothing is bound: segments with RST are never answered)."""
-        probing = self._settings.probing
-        if self._books.protocol == UDP:
-            family = socket.AF_INET6 if len(self._books.own) == 16 else socket.AF_INET
-            self._holder = socket.socket(family, socket.SOCK_DGRAM)  # else the kernel answers "port unreachable"
-            try:
-                drop = bpf.Filter(bpf.nothing())
-                self._holder.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, drop.fprog)
-                if self._vrf:
-                    self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._vrf + b"\0")
-                self._holder.bind((self._settings.address, probing.port))
-            except OSError as error:
-                self._holder.close()
-                self._holder = None
-                where = f"{self._settings.address} port {probing.port}/udp"
+        """OSError when probes are UDP and their port is in use (with TCP, segments with RST are never answered)."""
+        try:
+            self._hold_port()
+        except OSError as error:
+            if self._books.protocol == UDP:  # else the kernel would answer every probe with "port unreachable"
+                where = f"{self._settings.address} port {self._settings.probing.port}/udp"
                 raise OSError(error.errno, f"probes need {where}: {error.strerror}") from error
         self._loop = asyncio.get_running_loop()
         self._books.draw_boot()
@@ -132,6 +123,22 @@ class ProbeEdge:
         self._window_s = now_s + WINDOW_S
         self._housekeeping_s = now_s + HOUSEKEEPING_S
         self._arm()
+
+    def _hold_port(self) -> None:
+        """Hold the UDP port, also when probes are TCP: by "port unreachable" a peer then knows that this daemon has
+        ended, though its host runs (`edges.echoes`). Nothing is ever received from it."""
+        family = socket.AF_INET6 if len(self._books.own) == 16 else socket.AF_INET
+        self._holder = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            drop = bpf.Filter(bpf.nothing())
+            self._holder.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, drop.fprog)
+            if self._vrf:
+                self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._vrf + b"\0")
+            self._holder.bind((self._settings.address, self._settings.probing.port))
+        except OSError:
+            self._holder.close()
+            self._holder = None
+            raise
 
     def open_roce(self, prefixes: Iterable[str]) -> list[str]:
         """Ask peers also through the RDMA devices that have an address in `prefixes`; what cannot be had, in words."""

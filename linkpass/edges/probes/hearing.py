@@ -28,6 +28,11 @@ KINDS: Final[Mapping[NoticeKind, probe.Kind]] = {
     "undrain": probe.Kind.UNDRAIN,
     "goodbye": probe.Kind.GOODBYE,
     "suspect": probe.Kind.SUSPECT,
+    "failing": probe.Kind.FAILING,
+    "ailing": probe.Kind.AILING,
+    "well": probe.Kind.WELL,
+    "missing": probe.Kind.MISSING,
+    "heard": probe.Kind.HEARD,
 }
 _KIND_OF: Final[Mapping[probe.Kind, NoticeKind]] = {wire: kind for kind, wire in KINDS.items()}
 
