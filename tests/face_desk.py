@@ -54,6 +54,7 @@ def sample_view() -> dict[str, Any]:
             },
             {
                 "address": PEERS[1], "name": "", "active": False, "evidence": {}, "silent": True, "stale_s": None,
+                "silence": "given up", "said": "kernel log: hard lockup",
                 "labels": [], "steerable": {"rung1": False, "rung2": False, "why": "silent"},
             },
         ],
@@ -97,6 +98,28 @@ def sample_view() -> dict[str, Any]:
                 "object": f"labels {PEERS[0]}", "desired": [0x2345] * 16, "programmed": [0x2345] * 16, "tries": 0,
                 "stood_down": False, "why": "",
             },
+        ],
+        "host_evidence": [
+            {
+                "source": "kernel log", "accelerator": "0000:3b:00.0", "what": "Xid 79", "severity": "fatal",
+                "why": "the GPU has fallen off the bus", "since_s": 3600.0, "cause": "host1-2", "handed_over": True,
+            },
+            {
+                "source": "kernel log", "accelerator": "", "what": "Xid 13", "severity": "info", "why": "a program",
+                "since_s": 3600.0, "cause": "host1-3", "handed_over": False,
+            },
+        ],
+        "host_sources": [
+            {
+                "source": "kernel log", "state": "read", "why": "", "age_s": None,
+                "figures": [{"part": "", "name": "records", "value": 12}],
+            },
+            {
+                "source": "sensors", "state": "read", "why": "no EDAC driver is loaded", "age_s": 2.0,
+                "figures": [{"part": "acpitz (thermal_zone0)", "name": "temperature_c", "value": 41.5}],
+            },
+            {"source": "nvml", "state": "absent", "why": "NVML is not installed", "age_s": None, "figures": []},
+            {"source": "dcgm", "state": "off", "why": "health.dcgm is empty", "age_s": None, "figures": []},
         ],
         "notes": ["probes to fd00:ff::3 are filtered: nft add rule inet filter input tcp dport 3785 accept"],
         "verdicts": ["link leaf1>spine1"],

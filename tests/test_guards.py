@@ -16,7 +16,7 @@ from linkpass.app.agent import Agent
 from linkpass.app.namespace import Namespace
 from linkpass.app.process import Daemon
 from linkpass.config import Config
-from linkpass.config.model import Journal
+from linkpass.config.model import Health, Journal
 from linkpass.core.settings import CoreSettings
 from linkpass.edges import moves, tcp_timers
 from linkpass.edges.notify import Notifier
@@ -28,7 +28,9 @@ from linkpass.faults import Faults
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     monkeypatch.setattr(process, "TICK_S", 0.0)
-    made = Daemon(Config(journal=Journal(dir=str(tmp_path))))
+    made = Daemon(
+        Config(journal=Journal(dir=str(tmp_path)), health=Health(kernel_log=False, sensors=False, nvml=False))
+    )
     yield made
     made._agents.clear()
 

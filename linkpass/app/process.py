@@ -20,6 +20,7 @@ import structlog
 
 from linkpass import __version__, log
 from linkpass.app.agent import Agent, journal_folder
+from linkpass.app.host import host_edge
 from linkpass.app.namespace import Namespace
 from linkpass.app.picture import netns_rows, picture
 from linkpass.app.rdma import Rdma
@@ -73,6 +74,7 @@ class Daemon:
             config, self._clock, lambda event: self._agents[0].submit(event), lambda: self._agents[0].uplinks,
             lambda: self._agents[0].roce if self._agents else None,
         )  # fmt: skip
+        self._host = host_edge(config.health, lambda event: self._agents[0].submit(event))
         self._agents: list[Agent] = []
         self._faults = Faults()
         self._tasks: asyncio.TaskGroup | None = None
@@ -127,6 +129,7 @@ class Daemon:
         self._called = self._names()
         for name in ("", *self.config.netns):
             self._attend(name)
+        self._host.open()
         for note in (*self._all_notes(), *self._rdma.open()):
             logger.warning(note)
 
@@ -247,13 +250,16 @@ class Daemon:
         for agent in self._agents:
             with self._faults.caught("a turn of an agent"):
                 agent.poll()
+        with self._faults.caught("reading this host's own evidence"):
+            for line in self._host.poll(self._clock.now_s()):
+                logger.info(line)
         with self._faults.caught("a turn of RDMA"):
             for line in self._rdma.poll():
                 logger.warning(line)
 
     def _close(self) -> None:
         """Whatever one end meets, the others come to theirs: traffic is handed back."""
-        ends = [self._rdma.close, *(agent.close for agent in self._agents)]
+        ends = [self._host.close, self._rdma.close, *(agent.close for agent in self._agents)]
         ends += [one.close for one in (self._timers, self._undo) if one is not None]
         for end in (*ends, self._journal.close):
             with self._faults.caught("the end of a part"):
@@ -309,6 +315,7 @@ class Daemon:
         shown["version"] = __version__
         shown["faults"] = self.faults
         shown["rdma"] = self._rdma_view(shown["rungs"])
+        shown["host_sources"] = self._host.snapshot(self._clock.now_s())
         if self._timers is not None:
             shown["tcp_timers"] = msgspec.to_builtins(self._timers.summary())
         return shown
@@ -360,7 +367,9 @@ class Daemon:
 
         def seen() -> dict[str, Any]:
             shown = picture(self._agents, self._clock.now_s(), self._started_s)
-            return {**shown, "faults": self.faults, "rdma": self._rdma_view(shown["rungs"])}
+            sources = self._host.snapshot(self._clock.now_s())
+            rdma = self._rdma_view(shown["rungs"])
+            return {**shown, "faults": self.faults, "rdma": rdma, "host_sources": sources}
 
         return exposition(seen)
 

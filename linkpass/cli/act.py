@@ -40,7 +40,10 @@ def undrain(socket_path: Path | None, config_path: Path | None, *, as_json: bool
 @click.argument("link")
 @daemon_options
 def clear(socket_path: Path | None, config_path: Path | None, *, as_json: bool, link: str) -> None:
-    """Forget the damping of a link after it was repaired; '*' means all links."""
+    """Forget the damping of a link after it was repaired; '*' means all links.
+
+    This host's own name, and '*', forget what its own sources hold against it (`linkpass status`).
+    """
     result = client(socket_path, config_path).post("clear", {"link": link})
     what = "all damping is" if result["link"] == "*" else f"the damping of {result['link']} is"
     _say(f"{what} forgotten", result, as_json=as_json)

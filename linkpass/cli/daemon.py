@@ -71,8 +71,9 @@ def _innermost(error: Exception) -> Exception:
 @click.command("check-config", epilog="Example: linkpass check-config --config ./linkpass.toml")
 @config_option
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Look at this tree, not at /.")
+@click.option("--health", is_flag=True, help="Also read each source of [health] once: what is missing here.")
 @json_option
-def check_config(config_path: Path | None, root: Path, *, as_json: bool) -> None:
+def check_config(config_path: Path | None, root: Path, *, health: bool, as_json: bool) -> None:
     """Read the configuration, and look at the machine for what would get in its way.
 
     Errors give exit status 1 (2 when the file itself is wrong), warnings 0.
@@ -84,6 +85,12 @@ def check_config(config_path: Path | None, root: Path, *, as_json: bool) -> None
         raise WrongInputError(f"{path}: no such file", "docs/linkpass.toml is an annotated example")
     config, _ = load_config(path)
     findings = check(config, path, root=root)
+    if health:
+        from linkpass.app.host import missing
+        from linkpass.config import Finding
+
+        told = ((f"health, {source}", lacks) for source, lacks in missing(config.health))
+        findings += [Finding("info", key, lacks or "all of it can be read") for key, lacks in told]
     ok = not any(finding.level == "error" for finding in findings)
     if as_json:
         import msgspec

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from linkpass.cli import rdma_tables
+from linkpass.cli import host_tables, rdma_tables
 from linkpass.cli.tables import Row, in_space, seconds, speed, table, word
 
 
@@ -19,6 +19,8 @@ def status_of(view: Row, *, everything: bool) -> RenderableType:
         _findings,
         _peers,
         _links,
+        host_tables.evidence,
+        host_tables.sources,
         rdma_tables.ports,
         rdma_tables.ethernet,
         rdma_tables.flows,
@@ -102,7 +104,8 @@ def _peers(view: Row, *, everything: bool) -> RenderableType | None:
         state = word("silent" if row.get("silent") else "active" if row.get("active") else "known")
         said = Text(" ").join(Text.assemble(f"{count} ", word(key)) for key, count in evidence.items()) or word("-")
         rungs = " ".join(key.removeprefix("rung") for key in sorted(able) if key.startswith("rung") and able[key])
-        why = row.get("filtered") or able.get("why", "")
+        own_word = f"says of itself: {row['said']}" if row.get("said") else ""
+        why = "; ".join(filter(None, (row.get("silence"), own_word))) or row.get("filtered") or able.get("why", "")
         rows.append(
             (row.get("name") or row["address"], row["address"], state, said, seconds(row.get("stale_s")), rungs, why)
         )

@@ -18,7 +18,10 @@ PARTS: Final[tuple[tuple[Part, str], ...]] = (
 SHOWN: Final = 3
 _RULED_OUT: Final = "; ruled out: "
 _PATTERNS: Final[tuple[tuple[Part, re.Pattern[str]], ...]] = (
-    ("ended", re.compile(r"holds no longer$|^(moved|would move) .* back: |heard again$| is up$|get through$")),
+    (
+        "ended",
+        re.compile(r"holds no longer$|^(moved|would move) .* back: |heard again$| is up$| is over$|get through$"),
+    ),
     ("named", re.compile(r"^verdict |loses packets$|suspected of losing packets$")),
     ("checked", re.compile(r"after the move$|does not get through$|still fail$|not verified$")),
     ("done", re.compile(r"^(moved|would move|asked) |^could not program |handed over$|drained$|stood down ")),

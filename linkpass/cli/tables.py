@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 STYLES = {
     "up": "green", "good": "green", "usable": "green", "armed": "green", "yes": "green", "act": "green",
     "down": "red", "blackhole": "red", "unusable": "red", "off": "red", "silent": "red", "stood down": "red",
-    "stands": "red", "stopped": "yellow",
+    "stands": "red", "stopped": "yellow", "fatal": "red", "degraded": "yellow", "read": "green", "absent": "dim",
     "held": "yellow", "watch": "yellow", "lossy": "yellow", "queueing": "yellow", "drained": "yellow", "no": "yellow",
     "unknown": "dim", "-": "dim", "observe": "cyan",
 }  # fmt: skip

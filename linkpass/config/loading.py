@@ -59,6 +59,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "limits.labels_per_peer": (1, 64),
     "limits.trace_pool": (1, 1024),
     "limits.retrace_s": (1, INF),
+    "limits.escalations_per_hour": (0, 1000),
     "tcp_timers.rto_min_us": (1000, 1_000_000),
     "tcp_timers.rto_max_ms": (1000, 120_000),
     "routes.metric": (1, 0xFFFFFFFF),
@@ -66,6 +67,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "journal.max_bytes": (4096, INF),
     "recorder.max_bytes": (4096, INF),
     "escalate.timeout_s": (0.1, 3600),
+    "health.interval_s": (1, 3600),
+    "health.stands_s": (0, 3600),
+    "health.rests_s": (0, 86400),
+    "health.forget_s": (1, 86400),
+    "health.temperature_margin_c": (0, 50),
+    "health.check.interval_s": (1, 86400),
+    "health.check.timeout_s": (0.1, 3600),
     "rdma.evidence.ecn_marked_ratio": (0, 1),
     "rdma.evidence.cnp_per_s": (0, INF),
     "rdma.evidence.out_of_sequence_ratio": (0, 1),
@@ -93,7 +101,15 @@ ORDERED = (
 )
 """Pairs of which the first must be smaller, and what would happen otherwise."""
 
-PATHS = ("fabric.file", "fabric.names_file", "auth.key_file", "control.socket", "journal.dir", "recorder.file")
+PATHS = (
+    "fabric.file",
+    "fabric.names_file",
+    "auth.key_file",
+    "control.socket",
+    "journal.dir",
+    "recorder.file",
+    "health.check.file",
+)
 
 
 class ConfigError(Exception):
@@ -306,6 +322,12 @@ def _refuse_values(config: Config) -> None:
         raise _WrongError(
             "limits.trace_pool", "expected at least limits.labels_per_peer: labels in use come out of the pool"
         )
+    if config.health.check.exec and config.health.check.file:
+        raise _WrongError("health.check.file", "expected either exec or file, got both: two opinions may differ")
+    if config.health.dcgm and not re.match(r"https?://[^/\s]", config.health.dcgm):
+        raise _WrongError(
+            "health.dcgm", f"expected a URL such as http://127.0.0.1:9400/metrics, got {_shown(config.health.dcgm)}"
+        )
     try:
         split_listen(config.metrics.listen)
     except ValueError as error:
@@ -379,9 +401,13 @@ def _resolve(config: Config, base: Path | None) -> Config:
     if base is None:
         return config
     for key in PATHS:
-        section, _, name = key.partition(".")
         value = value_at(config, key)
         if value and not Path(value).is_absolute():
-            table = msgspec.structs.replace(getattr(config, section), **{name: str(base / value)})
-            config = msgspec.structs.replace(config, **{section: table})
+            config = _with(config, key.split("."), str(base / value))
     return config
+
+
+def _with(table: Any, names: list[str], value: str) -> Any:
+    """A table with one value changed, however deep it lies."""
+    inner = _with(getattr(table, names[0]), names[1:], value) if len(names) > 1 else value
+    return msgspec.structs.replace(table, **{names[0]: inner})

@@ -81,6 +81,41 @@ class Escalation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float = 10.0
 
 
+class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody else's opinion of this host; one of the two at most."""
+
+    exec: tuple[str, ...] = ()
+    """A program: exit status 0 healthy, 1 degraded, 2 failing; its first line of output is the reason."""
+    file: str = ""
+    """A file that begins with `healthy`, `degraded` or `failing`; the rest of its first line is the reason."""
+    interval_s: float = 30.0
+    timeout_s: float = 10.0
+
+
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where evidence about this host itself comes from. Reading only; what is not there is said once."""
+
+    kernel_log: bool = True
+    """Watch /dev/kmsg for lines that tell of a failing host; from the start of the daemon on."""
+    sensors: bool = True
+    """Thermal zones, hwmon chips and EDAC counters."""
+    nvml: bool = True
+    """GPUs through NVIDIA's library, where its Python bindings are installed."""
+    dcgm: str = ""
+    """URL of DCGM's exporter; empty: not asked."""
+    interval_s: float = 5.0
+    """Between two readings: what fails slowly enough to be read fails over tens of seconds."""
+    stands_s: float = 10.0
+    """A value beyond its limit counts after this time: two readings in a row, so that one wrong one is nothing."""
+    rests_s: float = 60.0
+    """And is over after this time within it: heat comes and goes with the job's steps."""
+    forget_s: float = 600.0
+    """What happened once, and degrades, is forgotten after this time."""
+    temperature_margin_c: float = 0.0
+    """How far below a sensor's own critical temperature it counts as reached."""
+    check: HealthCheck = HealthCheck()
+
+
 class RdmaSteer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     live_qps: bool = False
     """In act mode, queue pairs that follow no route of ours are moved to other addresses when their uplink is to be
@@ -138,4 +173,5 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: Journal = Journal()
     recorder: Recorder = Recorder()
     escalate: Escalation = Escalation()
+    health: Health = Health()
     rdma: Rdma = Rdma()

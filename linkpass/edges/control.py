@@ -229,6 +229,8 @@ class ControlEdge:
 
     async def _clear(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
+        if asked.link == (host := str(self._faces.view().get("host", ""))) and host:
+            return await self._submit(host, ClearRequested(link=host), "with it, what was held against this host")
         link = "*" if asked.link == "*" else await self._find(asked.link)
         return await self._submit(link, ClearRequested(link=link))
 

@@ -56,8 +56,14 @@ def test_status_for_people(desk: Desk, linkpass: Linkpass) -> None:
         "probes: 1000 sent, 990 heard, refused 3 bad_mac, 1 truncated, lost 12, daemon late 2 times, intervals",
         "intervals stretched x1.2",
         "probes to fd00:ff::3 are filtered",
+        "given up; says of itself: kernel log: hard",
+        "the GPU has fallen off the bus",
+        "host evidence is read from: kernel log, sensors (not known: sensors: no EDAC driver is loaded; nvml: NVML",
     ):
         assert text in result.output
+    assert "Xid 13" not in result.output
+    everything = linkpass("status", "--all").output
+    assert "Xid 13" in everything and "health.dcgm is empty" in everything
     assert "host1>leaf1" not in result.output
     assert "host1>leaf1" in linkpass("status", "--all").output
 
@@ -119,6 +125,12 @@ def test_drain_undrain_clear(desk: Desk, linkpass: Linkpass) -> None:
         ClearRequested(link="leaf1>spine1"),
         ClearRequested(link="*"),
     ]
+
+
+def test_what_is_held_against_this_host_is_cleared_by_its_name(desk: Desk, linkpass: Linkpass) -> None:
+    result = linkpass("clear", "host1")
+    assert result.exit_code == 0 and "what was held against this host" in result.output
+    assert desk.submitted == [ClearRequested(link="host1")]
 
 
 def test_a_link_that_is_not_there(desk: Desk, linkpass: Linkpass) -> None:

@@ -90,6 +90,9 @@ def test_check_config(tmp_path: Path) -> None:
     file.write_text('prefixes = ["fd00:ff::/64", "10.255.0.0/24"]\nrungs = [2]\n[auth]\nkey_file = "key"\n')
     result = linkpass("check-config", "--config", str(file), "--root", str(tmp_path))
     assert (result.exit_code, result.output) == (0, f"{file}: valid, mode observe, 0 thing(s) to look at\n")
+    result = linkpass("check-config", "--config", str(file), "--root", str(tmp_path), "--health")
+    assert result.exit_code == 0
+    assert all(f"info: health, {source}: " in result.output for source in ("kernel log", "sensors", "nvml"))
     (tmp_path / "key").chmod(0o644)
     result = linkpass("check-config", "--config", str(file), "--root", str(tmp_path))
     assert result.exit_code == 0

@@ -45,6 +45,13 @@ def test_values() -> None:
     assert found["linkpass_daemon_late_total", ()] == 2
     assert found["linkpass_steering_programmed", ("group all",)] == 0
     assert found["linkpass_steering_stood_down", ("group all",)] == 1
+    assert found["linkpass_host_evidence", ("0000:3b:00.0", "fatal", "kernel log", "Xid 79")] == 1
+    assert found["linkpass_host_source_read", ("sensors",)] == 1
+    assert found["linkpass_host_source_read", ("nvml",)] == 0
+    assert ("linkpass_host_source_read", ("dcgm",)) not in found
+    assert found["linkpass_host_temperature_celsius", ("acpitz (thermal_zone0)", "sensors")] == 41.5
+    assert found["linkpass_kernel_log_records_total", ()] == 12
+    assert found["linkpass_peer_given_up", ("", PEERS[1])] == 1
 
 
 def test_what_is_unknown_is_absent_and_not_zero() -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from linkpass.edges.metrics import daemon, rdma
+from linkpass.edges.metrics import daemon, host, rdma
 from linkpass.edges.metrics.families import View
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,7 +27,7 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        for part in (*daemon.PARTS, *rdma.PARTS):
+        for part in (*daemon.PARTS, *host.PARTS, *rdma.PARTS):
             yield from part(view)
 
     def describe(self) -> Iterable[Metric]:
