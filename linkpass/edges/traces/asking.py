@@ -1,31 +1,34 @@
-"""Questions on the wire and their answers: one packet each, paced, asked again when nobody answers."""
+"""Questions on the wire and their answers: one packet each, paced, put again when nobody answers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from linkpass.core.settings import Tracing
+from linkpass.edges.traces import hearing
+from linkpass.edges.traces.pace import Pace
 from linkpass.wire import bpf, icmp, probe
 from linkpass.wire.frame import ACK, ETHERNET_BYTES, RST, TCP, Headers, Template
 
 TRIES: Final = 3
 ANSWER_S: Final = 0.060
 """How long to wait for answers after the last packet of a try."""
-BURST_S: Final = 0.005
+SLICE_S: Final = 0.005
+URGENT_SLICE_S: Final = 0.001
+"""Packets of so long go in one turn of the loop."""
 
 _IPV6_FLOWINFO_SEND: Final = 33
 _IPV6_FLOWLABEL_MGR: Final = 32
 _IPV6_HOPLIMIT: Final = 52
-_ICMP6_FILTER: Final = 1
-_ICMP4_FILTER: Final = 1
-_SOL_RAW: Final = 255
 
 
 class Question(NamedTuple):
@@ -38,6 +41,15 @@ class Question(NamedTuple):
     dport: int
     copy: bool = False
     """A copy of a data flow's header, not a probe's."""
+
+
+class Answer(NamedTuple):
+    """`who`: the address that answers. `back_over`: the uplink that the answer came by, "": none of ours, or not told.
+    `crossed`: routers on its way back, as its hop limit tells; None: not told."""
+
+    who: str
+    back_over: str = ""
+    crossed: int | None = None
 
 
 class UnanswerableError(Exception):
@@ -56,67 +68,66 @@ class _Uplink(msgspec.Struct):
         return self.usable and bool(self.gateway_mac)
 
 
-class _Batch:
-    """Questions that wait for answers together."""
+class Batch:
+    """Questions to one host that belong together. Late answers count as long as it is open."""
 
-    def __init__(self, dst: bytes, needed: set[Question]) -> None:
-        self.dst, self.needed = dst, needed
-        self.answers: dict[Question, str] = {}
+    def __init__(self, dst: bytes) -> None:
+        self.dst = dst
+        self.answers: dict[Question, Answer] = {}
+        self.more: dict[Question, list[Answer]] = {}
+        """All answers to questions that were put again although they were answered."""
+        self.needed: set[Question] = set()
         self.complete = asyncio.Event()
+        self.templates: dict[Question, Template] = {}
+        self.tokens: list[int] = []
+
+    def take(self, question: Question, answer: Answer) -> None:
+        if question in self.more:
+            self.more[question].append(answer)
+        self.answers.setdefault(question, answer)
+        self.needed.discard(question)
+        if not self.needed:
+            self.complete.set()
 
 
 class Asker:
     """Sockets are made in the network namespace of the thread that calls `open` and `set_uplink`."""
 
     def __init__(
-        self, own: bytes, protocol: int, dscp: int, packets_per_s: int, clock: Callable[[], float], device: str = ""
+        self, own: bytes, protocol: int, dscp: int, tracing: Tracing, clock: Callable[[], float], device: str = ""
     ) -> None:
         """`own`: this host's address, 16 or 4 bytes. `protocol`: that of the probes. `device`: the VRF of both."""
         self._device = device.encode()
         self._own, self._protocol, self._dscp, self._clock = own, protocol, dscp, clock
-        self._gap_s = 1 / packets_per_s
+        self._six = len(own) == 16
+        self._pace = Pace(tracing)
         self._uplinks: dict[str, _Uplink] = {}
-        self._hears: socket.socket | None = None
+        self._names: dict[int, str] = {}
+        self._ears: socket.socket | None = None
         self._routed: socket.socket | None = None
         self._leased: set[tuple[bytes, int]] = set()
-        self._waiting: dict[int, tuple[_Batch, Question]] = {}
+        self._waiting: dict[int, tuple[Batch, Question]] = {}
         self._token = 0
-        self._next_s = 0.0
         self.sent = 0
         self.answered = 0
 
     def open(self) -> None:
         """Needs a running loop. OSError when raw sockets are not permitted."""
         self._token = secrets.randbits(32)
-        six = len(self._own) == 16
-        self._hears = socket.socket(
-            socket.AF_INET6 if six else socket.AF_INET,
-            socket.SOCK_RAW,
-            socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP,
-        )
-        self._hears.setblocking(False)
-        self._bind(self._hears)
-        self._hears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        if six:
-            passed = 1 << icmp.ICMP6_UNREACHABLE | 1 << icmp.ICMP6_TIME_EXCEEDED
-            mask = struct.pack("=8I", 0xFFFFFFFF & ~passed, *[0xFFFFFFFF] * 7)
-            self._hears.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, mask)
-        else:
-            passed = 1 << icmp.ICMP4_UNREACHABLE | 1 << icmp.ICMP4_TIME_EXCEEDED
-            self._hears.setsockopt(_SOL_RAW, _ICMP4_FILTER, struct.pack("=I", 0xFFFFFFFF & ~passed))
+        self._ears = hearing.listening(self._six, self._device)
         self._routed = self._open_routed()
-        asyncio.get_running_loop().add_reader(self._hears, self._on_answer)
+        asyncio.get_running_loop().add_reader(self._ears, self._on_answers)
 
     def _open_routed(self) -> socket.socket:
         """For packets that the kernel's routes send: a raw socket of the probes' protocol that receives nothing."""
-        six = len(self._own) == 16
-        out = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_RAW, self._protocol)
+        out = socket.socket(socket.AF_INET6 if self._six else socket.AF_INET, socket.SOCK_RAW, self._protocol)
         try:
             out.setblocking(False)
-            self._bind(out)
+            if self._device:
+                out.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._device + b"\0")
             nothing = bpf.Filter(bpf.nothing())
             out.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, nothing.fprog)
-            if six:
+            if self._six:
                 out.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, 1)
             out.bind((_text(self._own), 0))
         except OSError:
@@ -124,19 +135,16 @@ class Asker:
             raise
         return out
 
-    def _bind(self, sock: socket.socket) -> None:
-        if self._device:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._device + b"\0")
-
     def close(self) -> None:
         """Safe to call twice; traces in progress end with what they have."""
         for known in self._uplinks.values():
             known.socket.close()
         self._uplinks.clear()
-        if self._hears is not None:
-            asyncio.get_running_loop().remove_reader(self._hears)
-            self._hears.close()
-            self._hears = None
+        self._names.clear()
+        if self._ears is not None:
+            asyncio.get_running_loop().remove_reader(self._ears)
+            self._ears.close()
+            self._ears = None
         if self._routed is not None:
             self._routed.close()
             self._routed = None
@@ -151,6 +159,7 @@ class Asker:
             known.gateway_mac, known.usable = gateway_mac, True
             return
         if known is not None:
+            self._names.pop(known.ifindex, None)
             self._uplinks.pop(name).socket.close()
         out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # protocol 0 receives nothing
         try:
@@ -160,6 +169,7 @@ class Asker:
             out.close()
             raise
         self._uplinks[name] = _Uplink(ifindex, mac, gateway_mac, out)
+        self._names[ifindex] = name
 
     def set_neighbour(self, name: str, gateway_mac: bytes) -> None:
         if name in self._uplinks:
@@ -175,42 +185,59 @@ class Asker:
         """The uplinks over which questions can be asked."""
         return [name for name, known in self._uplinks.items() if known.ready]
 
-    async def ask(
-        self, dst: bytes, needed: Sequence[Question], beyond: Sequence[Question] = (), tries: int = TRIES
-    ) -> dict[Question, str]:
-        """Address of the answering node for each question; those of `beyond` are asked once and not waited for."""
-        batch = _Batch(dst, set(needed))
-        templates: dict[Question, Template] = {}
-        tokens: list[int] = []
+    def now_s(self) -> float:
+        return self._clock()
+
+    @contextlib.contextmanager
+    def batch(self, dst: bytes) -> Iterator[Batch]:
+        """Questions to one host; those that are put within the block."""
+        made = Batch(dst)
         try:
-            for attempt in range(tries):
-                open_questions = [q for q in needed if q not in batch.answers]
-                if not attempt:
-                    open_questions += beyond
-                for question in open_questions:
-                    await self._pace()
-                    self._token = (self._token + 1) & 0xFFFFFFFF
-                    self._waiting[self._token] = (batch, question)
-                    tokens.append(self._token)
-                    if question not in templates:
-                        templates[question] = self._template(dst, question)
-                    self._send(templates[question], question, self._token)
-                try:
-                    async with asyncio.timeout(ANSWER_S):
-                        await batch.complete.wait()
-                    break
-                except TimeoutError:
-                    continue
+            yield made
         finally:
-            for token in tokens:
+            for token in made.tokens:
                 self._waiting.pop(token, None)
+
+    async def put(
+        self, batch: Batch, needed: Sequence[Question], beyond: Sequence[Question] = (), *, urgent: bool = False,
+        quiet_s: float = ANSWER_S,
+    ) -> None:  # fmt: skip
+        """Put questions once, and wait for the answers to `needed`; after the first, until none has come for `quiet_s`.
+        UnanswerableError when an uplink cannot be used."""
+        batch.needed = set(needed)
+        batch.complete.clear()
+        for question in (*needed, *beyond):
+            await self._pause(urgent=urgent)
+            self._token = (self._token + 1) & 0xFFFFFFFF
+            self._waiting[self._token] = (batch, question)
+            batch.tokens.append(self._token)
+            if question not in batch.templates:
+                batch.templates[question] = self._template(batch.dst, question)
+            self._send(batch.templates[question], question, self._token)
+        until_s = self._clock() + ANSWER_S
+        while batch.needed and (left_s := until_s - self._clock()) > 0:
+            before = len(batch.answers)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, quiet_s) if before else left_s):
+                    await batch.complete.wait()
+                break
+            if before and len(batch.answers) == before and quiet_s < ANSWER_S:
+                break
+
+    async def ask(self, dst: bytes, needed: Sequence[Question], tries: int = TRIES) -> dict[Question, Answer]:
+        """The answers to questions that are put up to `tries` times."""
+        with self.batch(dst) as batch:
+            for _ in range(tries):
+                left = [question for question in needed if question not in batch.answers]
+                if not left:
+                    break
+                await self.put(batch, left)
         return batch.answers
 
-    async def _pace(self) -> None:
-        now_s = self._clock()
-        self._next_s = max(self._next_s, now_s) + self._gap_s
-        if self._next_s - now_s > BURST_S:
-            await asyncio.sleep(self._next_s - now_s)
+    async def _pause(self, *, urgent: bool) -> None:
+        wait_s = self._pace.wait_s(self._clock(), urgent=urgent)
+        if wait_s > (URGENT_SLICE_S if urgent else SLICE_S):
+            await asyncio.sleep(wait_s)
 
     def _template(self, dst: bytes, question: Question) -> Template:
         known = self._uplinks.get(question.uplink)
@@ -256,9 +283,8 @@ class Asker:
         While any socket of the namespace holds a label exclusively, other labels must be leased first (EINVAL)."""
         if self._routed is None:
             raise UnanswerableError("the edge is closed")
-        six = len(self._own) == 16
         where = _text(headers.dst)
-        if not six:
+        if not self._six:
             limit = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", headers.hop_limit))]
             self._routed.sendmsg([packet[20:]], limit, 0, (where, 0))
             return
@@ -279,22 +305,14 @@ class Asker:
         self._routed.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWLABEL_MGR, request)
         self._leased.add((headers.dst, headers.label))
 
-    def _on_answer(self) -> None:
-        assert self._hears is not None
-        six = len(self._own) == 16
-        for _ in range(256):
-            try:
-                message, source = self._hears.recvfrom(2048)
-            except BlockingIOError:
-                return
-            except OSError:
-                continue
-            who = str(source[0]).split("%")[0]
-            error = icmp.parse6(message) if six else icmp.parse4(message)
-            if error is not None and error.kind == "time_exceeded":
-                self._take(error.quoted, who)
+    def _on_answers(self) -> None:
+        assert self._ears is not None
+        for heard in hearing.waiting(self._ears):
+            if heard.error.kind == "time_exceeded":
+                back_over = self._names.get(heard.ifindex, "")
+                self._take(heard.error.quoted, Answer(heard.who, back_over, heard.crossed))
 
-    def _take(self, quoted: icmp.Quoted, who: str) -> None:
+    def _take(self, quoted: icmp.Quoted, answer: Answer) -> None:
         token = quoted.sequence if quoted.protocol == TCP else int.from_bytes(quoted.payload[4:8], "big")
         asked = self._waiting.get(token)
         if asked is None:
@@ -303,9 +321,7 @@ class Asker:
         if quoted.src != self._own or quoted.dst != batch.dst or quoted.sport != question.sport:
             return
         self.answered += 1
-        batch.answers[question] = who
-        if batch.needed <= batch.answers.keys():
-            batch.complete.set()
+        batch.take(question, answer)
 
 
 def _text(address: bytes) -> str:
