@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -36,11 +36,14 @@ from linkpass.edges.queue_pairs import QueuePairEdge
 from linkpass.edges.recorder import RecorderEdge
 from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
-from linkpass.edges.traces import TraceEdge
+from linkpass.edges.traces import Plan, TraceEdge
 from linkpass.edges.undo import UndoJournal
 from linkpass.faults import Faults
 from linkpass.wire.probe import Signer
 from rdma.moving import Patience
+
+if TYPE_CHECKING:
+    from topology.model import Fabric
 
 TUNE_AGAIN_S = 0.02
 GOODBYE_SEQ = 0
@@ -64,6 +67,7 @@ class Agent:
         clock: Clock,
         journal: JournalEdge,
         names: dict[str, str],
+        fabric: Fabric | None = None,
         spawn: Spawn,
         timers: TcpTimerEdge | None,
         record_to: str = "",
@@ -86,6 +90,7 @@ class Agent:
         self.first_verdict_s: float | None = None
         self._clock = clock
         self._names = names
+        self._fabric = fabric
         self._spawn = spawn
         self._timers = timers
         self._record_to = record_to
@@ -308,7 +313,10 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         probes = ProbeEdge(settings, key, self.submit, self._clock.now_s, vrf=self.config.routes.vrf)
-        traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf)
+        traces = TraceEdge(
+            settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf,
+            plan=Plan(self._fabric, settings.host) if self._fabric is not None else None,
+        )  # fmt: skip
         try:
             probes.open()
             traces.open()
