@@ -30,6 +30,7 @@ from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
+from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.roce import RoceProbes
 from linkpass.edges.queue_pairs import QueuePairEdge
@@ -132,6 +133,9 @@ class Agent:
         self._infos: dict[str, UplinkInfo] = {}
         self.probes: ProbeEdge | None = None
         self._traces: TraceEdge | None = None
+        self._neighbours: NeighbourEdge | None = None
+        self._neighbours_why = ""
+        self._ask_neighbours_at_s = float("-inf")
         self._sockets: SocketEdge | None = None
         self._early: list[ev.Event] = []
         self.driver: Driver | None = None
@@ -185,9 +189,18 @@ class Agent:
             self._try(self._moves.listen)
         if self.acting and self.attends:
             self._try(self._spare_queue_pairs)
+        if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
+            self._ask_neighbours_at_s = now_s + EVERY_S
+            self._spawn(self._ask_neighbours(self._neighbours))
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
+
+    async def _ask_neighbours(self, neighbours: NeighbourEdge) -> None:
+        why = await neighbours.look()
+        if why and why != self._neighbours_why:
+            logger.warning("no neighbours are known by LLDP", why=why)
+        self._neighbours_why = why
 
     def _tune(self) -> None:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
@@ -326,6 +339,8 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self._traces = probes, traces
+        if self.config.fabric.lldpctl and not self.namespace.name:  # lldpd hears the daemon's own namespace
+            self._neighbours = NeighbourEdge(self.config.fabric.lldpctl, settings.host, traces.names.announced)
         if self.config.probing.protocol == "verbs" and not self.namespace.name:
             self.notes += probes.open_roce(self.config.prefixes)
 

@@ -156,6 +156,8 @@ def _rest(config: Config, root: str | Path) -> Iterator[Finding]:
             yield Finding("warning", "netns", f"no namespace {name} below /run/netns now")
     if config.escalate.hook and shutil.which(config.escalate.hook[0]) is None:
         yield Finding("error", "escalate.hook", f"{config.escalate.hook[0]}: not an executable program")
+    if config.fabric.lldpctl and shutil.which(config.fabric.lldpctl[0]) is None:
+        yield Finding("error", "fabric.lldpctl", f"{config.fabric.lldpctl[0]}: not an executable program")
     listen = split_listen(config.metrics.listen)
     if listen and not ipaddress.ip_address(listen[0]).is_loopback:
         text = f"{config.metrics.listen}: everybody who reaches it reads the names of hosts and links"

@@ -21,6 +21,8 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address -> node name, for addresses that traces meet."""
     names_file: str = ""
     """A JSON object like `names`; `names` wins where both know an address."""
+    lldpctl: tuple[str, ...] = ()
+    """A program that prints what this host's lldpd hears, such as `lldpctl -f json0`; asked once a minute."""
 
 
 class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

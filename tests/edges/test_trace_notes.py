@@ -274,3 +274,22 @@ async def test_the_plan_tells_of_a_last_hop_that_never_answers(fabric: lab.Fabri
     assert set(event.hops.values()) == {("l1", "s1", None), ("l1", "s2", None)}
     assert ("mute", 3) in kinds(event)
     assert set(blind.hops.values()) == {("l1", "s1"), ("l1", "s2")}
+
+
+async def test_a_neighbour_is_one_node_under_whatever_addresses(fabric: lab.Fabric) -> None:
+    """l1 answers with its loopback address, then with that of the link: both are of whom the frames go to."""
+    own, link = lab.SWITCHES["l1"], "fd01:1:0::b".replace(":0::", "::")
+    route = (lab.HOSTS["h1"], "via", "fd01:1::a", "dev", "h")
+    async with tracing(fabric, names={}) as (edge, told):
+        first = await traced(edge, told, order())
+        assert {way[0] for way in first.hops.values()} == {own}
+        ip("l1", "-6", "route", "replace", *route, "src", link)
+        try:
+            second = await traced(edge, told, order())
+        finally:
+            ip("l1", "-6", "route", "replace", *route, "src", own)
+        assert {way[0] for way in second.hops.values()} == {own}
+        assert edge.names[link] == own
+        edge.names.announced({"eth1": "leaf-one"}, {lab.SWITCHES["s1"]: "spine-one"})
+        third = await traced(edge, told, order())
+        assert {way[:2] for way in third.hops.values()} == {("leaf-one", "spine-one"), ("leaf-one", lab.SWITCHES["s2"])}

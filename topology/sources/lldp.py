@@ -151,7 +151,7 @@ def joined(nodes: Iterable[Answers]) -> Source:
         other_names=other_names,
         unsure=unsure,
         notes=tuple(notes),
-        addresses=_addresses(every),
+        addresses=addresses(every),
     )
 
 
@@ -168,7 +168,7 @@ def _parts_joined(every: list[Answers]) -> list[Answers]:
     return [*whole, *(one for one in parts.values() if not one.whole)]
 
 
-def _addresses(every: list[Answers]) -> dict[str, str]:
+def addresses(every: list[Answers]) -> dict[str, str]:
     """Management address -> node; link-local ones and those that several nodes have are left out."""
     owners: dict[str, set[str]] = {}
     for one in every:

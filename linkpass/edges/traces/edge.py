@@ -33,6 +33,7 @@ from linkpass.core.settings import CoreSettings
 from linkpass.edges.traces import telling
 from linkpass.edges.traces.allowance import Allowances
 from linkpass.edges.traces.asking import ANSWER_S, TRIES, Answer, Asker, Batch, Question, UnanswerableError
+from linkpass.edges.traces.names import Names
 from linkpass.edges.traces.planned import Plan
 from linkpass.wire.frame import TCP, UDP
 
@@ -67,7 +68,8 @@ class FlowKey(Protocol):
 class TraceEdge:
     """Sockets are made in the network namespace of the thread that calls `open` and `set_uplink`.
 
-    `names`: address -> node name, for the addresses that nodes answer with; an unknown address stands for itself.
+    `names`: address -> node name, for the addresses that nodes answer with; what is learnt of others beside is in the
+    edge's own `names`, and an unknown address stands for itself.
     `plan`: what the fabric's file says. Traces over one uplink go one after the other."""
 
     def __init__(
@@ -79,7 +81,8 @@ class TraceEdge:
         vrf: str = "",
         plan: Plan | None = None,
     ) -> None:
-        self._settings, self._emit, self._names, self._plan = settings, emit, names, plan
+        self._settings, self._emit, self._plan = settings, emit, plan
+        self.names = Names(names)
         protocol = TCP if settings.probing.protocol == "tcp" else UDP
         own = ipaddress.ip_address(settings.address).packed
         self._asker = Asker(own, protocol, settings.probing.dscp, settings.tracing, clock, vrf)
@@ -103,9 +106,11 @@ class TraceEdge:
     def set_uplink(self, name: str, ifindex: int, mac: bytes, gateway_mac: bytes = b"") -> None:
         """As of the probe edge: MACs are 6 bytes, b"" while the gateway's is not known."""
         self._asker.set_uplink(name, ifindex, mac, gateway_mac)
+        self.names.gateway(name, gateway_mac)
 
     def set_neighbour(self, name: str, gateway_mac: bytes) -> None:
         self._asker.set_neighbour(name, gateway_mac)
+        self.names.gateway(name, gateway_mac)
 
     def drop_uplink(self, name: str) -> None:
         """Nothing is sent over it until `set_uplink`."""
@@ -185,6 +190,9 @@ class TraceEdge:
                 break
             length = shown
         answers = {question: answer for question, answer in batch.answers.items() if question.hop <= length}
+        for question, answer in answers.items():
+            if question.hop == 1:
+                self.names.met(uplink, answer.who)
         return self._told(command, questions, answers, sprayed, length)
 
     def _question(self, uplink: str, label: int, hop: int) -> Question:
@@ -251,7 +259,7 @@ class TraceEdge:
             differing = await self._differing(batch, differing, 4, urgent=urgent)
         found: dict[int, dict[str, None]] = {}
         for question in differing:
-            who = (self._name(answer.who, way[1], question.hop) for answer in batch.more[question])
+            who = (self.names.at(answer.who, way[1], question.hop) for answer in batch.more[question])
             found.setdefault(question.hop, {}).update(dict.fromkeys(name for name in who if name is not None))
         return [
             TraceNote("sprayed", hop, f"the same packet is answered by {' and '.join(sorted(nodes))}", tuple(nodes))
@@ -269,7 +277,7 @@ class TraceEdge:
         return [
             question
             for question in questions
-            if len({self._name(one.who, question.uplink, question.hop) for one in batch.more[question]}) > 1
+            if len({self.names.at(one.who, question.uplink, question.hop) for one in batch.more[question]}) > 1
         ]
 
     def _told(
@@ -289,13 +297,13 @@ class TraceEdge:
             for hop in range(1, length + 1):
                 answer = answers.get(self._question(uplink, label, hop)) or (neighbour if hop == 1 else None)
                 known = answer is not None and hop not in unsure and answer.who not in shared.get(hop, ())
-                names.append(self._name(answer.who, uplink, hop) if answer is not None and known else None)
+                names.append(self.names.at(answer.who, uplink, hop) if answer is not None and known else None)
             hops[label] = tuple(names)
         planned, missing = self._planned(command, hops, length)
         notes = [
-            *self._limits.notes(way, self._names),
+            *self._limits.notes(way, self.names),
             *telling.mute(length + missing, answers.keys(), limited),
-            *telling.back_elsewhere(uplink, answers, self._name),
+            *telling.back_elsewhere(uplink, answers, self.names.at),
             *self._nameless(uplink, answers, shared),
             *telling.unnumbered(answers, hops, self._plan),
             *(note for note in sprayed),
@@ -326,7 +334,7 @@ class TraceEdge:
         first = next(iter(firsts)) if len(firsts) == 1 else None
         if not self._plan.knows(first):
             first = self._plan.first(command.uplink)
-        peer = self._names.get(command.peer, "")
+        peer = self.names.get(command.peer, "")
         expected = self._plan.length(first, peer) or length
         return self._plan.ways(first, peer), min(MAX_HOPS, max(0, expected - length))
 
@@ -336,20 +344,12 @@ class TraceEdge:
         """Hops whose addresses name no node."""
         found: dict[int, set[str]] = {hop: set(addresses) for hop, addresses in shared.items()}
         for question, answer in answers.items():
-            if answer.who not in self._names and telling.names_no_node(answer.who):
+            if answer.who not in self.names and telling.names_no_node(answer.who):
                 found.setdefault(question.hop, set()).add(answer.who)
         return [
             TraceNote("unnumbered", hop, f"{' and '.join(sorted(addresses))} may be anybody's address")
             for hop, addresses in sorted(found.items())
         ]
-
-    def _name(self, address: str, uplink: str, hop: int) -> str | None:
-        known = self._names.get(address)
-        if known is not None:
-            return known
-        if telling.names_no_node(address):
-            return f"{address}%{uplink}" if hop == 1 else None
-        return address
 
     async def _count_hops(self, way: tuple[bytes, str], labels: Sequence[int], *, urgent: bool = False) -> int:
         """The farthest hop that answers two labels' packets; those few may go as far as the host."""
@@ -388,7 +388,7 @@ class TraceEdge:
             if first is not None:
                 if first.who in uplink_at:
                     both = f"{uplink_at[first.who]} and {question.uplink}"
-                    name = self._names.get(first.who, first.who)
+                    name = self.names.get(first.who, first.who)
                     raise UnanswerableError(f"{both} have the same first hop ({name}): answers do not tell")
                 uplink_at[first.who] = question.uplink
         found = {q.label: uplink_at[answers[q].who] for q in routed if q in answers and answers[q].who in uplink_at}
@@ -407,7 +407,7 @@ class TraceEdge:
             for ours, theirs in zip(probes, copies, strict=True):
                 if ours not in answers or theirs not in answers:
                     continue
-                a, b = (self._name(answers[one].who, uplink, ours.hop) for one in (ours, theirs))
+                a, b = (self.names.at(answers[one].who, uplink, ours.hop) for one in (ours, theirs))
                 if a is not None and b is not None:
                     compared += 1
                     if a != b:
