@@ -5,7 +5,8 @@ a whole link: if its own end is known (by the direction of a cooked capture, or 
 or both ends speak in turn; else a cable that was moved in between would look like a link. A capture of what arrives
 names one end; the other is the interface that the file names (pcapng), of the node after which the file is called. What
 was captured for a moment is not all that there is: such a node is never taken to tell of all its links. IEEE
-802.1AB-2016, section 8; scapy.contrib.lldp decodes."""
+802.1AB-2016, section 8; scapy.contrib.lldp decodes.
+"""
 
 from __future__ import annotations
 

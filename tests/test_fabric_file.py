@@ -1,5 +1,6 @@
 """`fabric.file` of any format: what the daemon takes, what it says of a wrong one, and whose addresses it knows
-then."""
+then.
+"""
 
 from __future__ import annotations
 

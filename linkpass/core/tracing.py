@@ -3,7 +3,8 @@
 An answer may be missing, late, sent another way back or under an address that names nothing, and a label may choose
 nothing. Each of these is recognised (by the edge within one trace, by `_judge_ways` across peers), goes into the
 journal when it appears and when it has gone, and stands in the status meanwhile. None of them is evidence against a
-link."""
+link.
+"""
 
 from __future__ import annotations
 

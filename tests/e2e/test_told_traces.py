@@ -1,5 +1,6 @@
 """Real daemons in the lab, the fabric's file a cabling plan: what traces find out stands in journal, status and
-paths."""
+paths.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What answers show beside the hops, against real switches: limits, mute hops, other ways back, spraying, labels that
-choose nothing, addresses that name no link."""
+choose nothing, addresses that name no link.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """How fast questions go and how many: pacing, nodes that limit their answers, and what is no such node. Time is a
-number, nodes are token buckets."""
+number, nodes are token buckets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The trace edge: which nodes a label leads over. `edge` says what is asked and what it means, `asking` and `hearing`
-how, `pace` and `allowance` how fast, `telling` and `planned` what the answers show beside the hops."""
+"""The trace edge: which nodes a label leads over. `edge` has the commands, `tracer` one trace; `asking` and `hearing` say
+how, `pace` and `allowance` how fast, `names` whose an address is, `telling` and `planned` what answers show beside.
+"""
 
 from linkpass.edges.traces.asking import Question
 from linkpass.edges.traces.edge import FlowKey, TraceEdge

@@ -3,7 +3,8 @@
 Nodes limit ICMP errors by a token bucket (RFC 4443, section 2.4 (f); RFC 1812, section 4.3.2.8): Linux gives one host
 six at once and one a second, control planes of switches some hundred a second to everybody. What is asked beyond that
 is lost, and looks like a hop that never answers. So a node that was found to do it is asked no more than it gave; each
-time that all is answered it is asked for some more, and forgotten when it gives as much as anybody wants."""
+time that all is answered it is asked for some more, and forgotten when it gives as much as anybody wants.
+"""
 
 from __future__ import annotations
 

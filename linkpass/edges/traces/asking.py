@@ -218,10 +218,9 @@ class Asker:
         while batch.needed and (left_s := until_s - self._clock()) > 0:
             before = len(batch.answers)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, quiet_s) if before else left_s):
+                async with asyncio.timeout(min(left_s, quiet_s)):
                     await batch.complete.wait()
-                break
-            if before and len(batch.answers) == before and quiet_s < ANSWER_S:
+            if batch.complete.is_set() or (before and len(batch.answers) == before):
                 break
 
     async def ask(self, dst: bytes, needed: Sequence[Question], tries: int = TRIES) -> dict[Question, Answer]:

@@ -6,7 +6,8 @@ one place where it is beyond doubt without any help. Farther off, the published 
 wanted here: counters in IPv4's identification (Ally, MIDAR), which Linux has none of, or point-to-point links numbered
 on both ends (kapar: two addresses before a common one), which do not hold where nodes answer with loopback addresses,
 as they do in most fabrics. There an address stands for itself. Hardware addresses that several routers share (VRRP, RFC
-5798) join nothing, and addresses of different names are never joined."""
+5798) join nothing, and addresses of different names are never joined.
+"""
 
 from __future__ import annotations
 
