@@ -153,7 +153,7 @@ def test_a_node_that_gives_enough_is_forgotten() -> None:
         answers = {one: Answer("n") for one in held}
         allowances.learn(WAY, held, answers)
         allowances.saw(WAY, answers, now_s)
-    assert allowances.notes(WAY, {}) == []
+    assert allowances.notes(WAY, 2, {}) == []
     assert allowances.split(WAY, every(64, 2), now_s)[1] == []
 
 
@@ -164,6 +164,18 @@ def test_hosts_beyond_other_nodes_are_asked_freely() -> None:
     allowances.saw(other, {question(0, 2): Answer("m")}, 0.0)
     assert allowances.split(other, every(8, 2), 1.0) == (every(8, 2), [])
     assert allowances.anywhere_at("eth1", 2) and not allowances.anywhere_at("eth2", 2)
+    unknown = (b"\2" * 16, "eth1")
+    assert allowances.at(unknown, 2) == ["n"] and allowances.at(unknown, 3) == [], "it may be the same node"
+
+
+def test_a_neighbour_is_the_same_on_all_ways() -> None:
+    allowances, other = Allowances(), (b"\1" * 16, "eth1")
+    allowances.found("n", 6, 0.0)
+    allowances.saw(WAY, {question(0, 1): Answer("n")}, 0.0)
+    allowances.saw(other, {question(0, 2): Answer("m")}, 0.0)
+    free, held = allowances.split(other, every(8, 2), 10.0)
+    assert {one.hop for one in free} == {2} and len(held) == 2
+    assert [note.nodes for note in allowances.notes(other, 2, {"n": "leaf1"})] == [("leaf1",)]
 
 
 # names

@@ -1,5 +1,5 @@
-"""The trace edge: which nodes a label leads over. `edge` has the commands, `tracer` one trace; `asking` and `hearing` say
-how, `pace` and `allowance` how fast, `names` whose an address is, `telling` and `planned` what answers show beside.
+"""The trace edge: which nodes a label leads over. `edge` has the commands, `tracer` one trace; `asking` and `hearing`
+say how, `pace` and `allowance` how fast, `names` whose an address is, `telling` and `planned` what answers show beside.
 """
 
 from linkpass.edges.traces.asking import Question

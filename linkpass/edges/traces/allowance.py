@@ -70,14 +70,20 @@ class Allowances:
         self._of: dict[str, Allowance] = {}
         self._nodes: dict[Way, dict[int, dict[str, None]]] = {}
         """Which nodes have answered at each hop."""
+        self._over: dict[tuple[str, int], dict[str, None]] = {}
+        """(uplink, hop) -> nodes that limit their answers there, to whomever."""
         self._seen: dict[Way, dict[tuple[int, int], tuple[str, float]]] = {}
         """(label, hop) -> who answered and when, where somebody at that hop limits his answers."""
         self._put_off: set[str] = set()
         """Nodes that were not asked all that `split` was given last."""
 
     def at(self, way: Way, hop: int) -> list[str]:
-        """The nodes at a hop that limit their answers."""
-        return [who for who in self._nodes.get(way, {}).get(hop, ()) if who in self._of]
+        """The nodes at a hop that limit their answers. The neighbour is the same on all ways over an uplink; and where
+        nobody has ever answered on this way, it may be any that was met at that hop on others."""
+        known = self._nodes.get(way, {}).get(hop)
+        if hop == NEIGHBOUR or not known:
+            known = self._over.get((way[1], hop), {})
+        return [who for who in known if who in self._of]
 
     def met(self, way: Way, hop: int) -> bool:
         """Whether anybody has answered at a hop."""
@@ -85,7 +91,7 @@ class Allowances:
 
     def anywhere_at(self, uplink: str, hop: int) -> bool:
         """Whether there are any at that hop, to whomever."""
-        return any(way[1] == uplink and self.at(way, hop) for way in self._nodes)
+        return any(who in self._of for who in self._over.get((uplink, hop), ()))
 
     def saw(self, way: Way, answers: Mapping[Question, Answer], now_s: float) -> None:
         """Remember who answered."""
@@ -93,6 +99,8 @@ class Allowances:
         fresh: dict[int, dict[str, None]] = {}
         for question, answer in answers.items():
             fresh.setdefault(question.hop, {})[answer.who] = None
+            if answer.who in self._of:
+                self._over.setdefault((way[1], question.hop), {})[answer.who] = None
         for hop, who in fresh.items():
             limited = {one: None for one in nodes.get(hop, ()) if one in self._of}  # not all of them answer each time
             nodes[hop] = {**limited, **who}
@@ -161,10 +169,10 @@ class Allowances:
             return None
         return min(AGAIN_MOST_S, max(AGAIN_LEAST_S, *(self._of[who].wait_s(number) for who, number in owed.items())))
 
-    def notes(self, way: Way, name: Mapping[str, str]) -> list[TraceNote]:
+    def notes(self, way: Way, length: int, name: Mapping[str, str]) -> list[TraceNote]:
         """What is known of the hops of a way. `name`: address -> name."""
         made = []
-        for hop in sorted(self._nodes.get(way, {})):
+        for hop in range(1, length + 1):
             nodes = self.at(way, hop)
             said = [
                 f"{name.get(who, who)} gives {self._of[who].burst:.0f} answers at once and "

@@ -68,6 +68,10 @@ class Names(Mapping[str, str]):
         self._met.setdefault(uplink, {})[address] = None
         self._join()
 
+    def first(self, uplink: str) -> str | None:
+        """An address of the node at the first hop over an uplink; None: it has not answered, or it may be several."""
+        return next(iter(self._met.get(uplink, ())), None)
+
     def announced(self, neighbours: Mapping[str, str], addresses: Mapping[str, str]) -> None:
         """What LLDP tells now: uplink -> node, management address -> node."""
         self._neighbour, self._announced = dict(neighbours), dict(addresses)

@@ -168,7 +168,7 @@ class Tracer:
         shared = telling.shared(answers)
         limited = {hop for hop in range(1, length + 1) if self._limits.at(way, hop)}
         hops: dict[int, tuple[str | None, ...]] = {}
-        neighbour = next((answer for one, answer in answers.items() if one.hop == 1 and 1 in limited), None)
+        neighbour = self._neighbour(uplink, answers) if 1 in limited else None
         for label in command.labels:
             names: list[str | None] = []
             for hop in range(1, length + 1):
@@ -178,7 +178,7 @@ class Tracer:
             hops[label] = tuple(names)
         planned, missing = self._planned(command, hops, length)
         notes = [
-            *self._limits.notes(way, self._names),
+            *self._limits.notes(way, length, self._names),
             *telling.mute(length + missing, answers.keys(), limited),
             *telling.back_elsewhere(uplink, answers, self._names.at),
             *self._nameless(uplink, answers, shared),
@@ -191,6 +191,12 @@ class Tracer:
             hops={label: (*known, *[None] * missing) for label, known in hops.items()},
             again_s=self._limits.again_s(way, questions),
         )  # fmt: skip
+
+    def _neighbour(self, uplink: str, answers: Mapping[Question, Answer]) -> Answer | None:
+        """Who is at the first hop, by any answer from there: frames go to one hardware address."""
+        found = next((answer for one, answer in answers.items() if one.hop == 1), None)
+        met = self._names.first(uplink)
+        return found or (Answer(met) if met is not None else None)
 
     def _spraying(self, uplink: str, sprayed: Sequence[TraceNote]) -> set[int]:
         """Hops of which no label says who is there. What few packets may miss by chance stands for some traces."""
