@@ -26,7 +26,7 @@ WHAT: Final[dict[TraceNoteKind, str]] = {
     "asymmetric": "answers to traces over {uplink} come back another way from hop {hop} on",
     "unnumbered": "addresses at hop {hop} over {uplink} name no link",
     "sprayed": "packets of one flow go different ways at hop {hop} over {uplink}",
-    "one_way": "labels make no difference over {uplink}",
+    "one_way": "all labels lead one way over {uplink}",
 }
 SO: Final[dict[TraceNoteKind, str]] = {
     "limited": "they are asked more slowly, and some hops are learnt later",
@@ -34,7 +34,7 @@ SO: Final[dict[TraceNoteKind, str]] = {
     "asymmetric": "the loss of an answer speaks of another path",
     "unnumbered": "parallel links there count as one",
     "sprayed": "no label chooses a way there",
-    "one_way": "labels choose the uplink at most",
+    "one_way": "the fabric overlooks labels, or its other ways have failed; they choose the uplink at most",
 }
 """What follows from it."""
 LOUD: Final = ("sprayed", "one_way")

@@ -147,7 +147,7 @@ def test_labels_make_no_difference_where_others_show_another_way() -> None:
     for name in ("host3", "host4"):
         used = [(path.uplink, path.label) for path in view.paths if path.peer_name == name]
         assert len(used) == 2 == len({uplink for uplink, _ in used}), "one label an uplink"
-    said = next(line for line in sim.told() if line.startswith("labels make no difference over eth1"))
+    said = next(line for line in sim.told() if line.startswith("all labels lead one way over eth1"))
     assert "all 32 labels lead over leaf1 spine" in said and "though others go over leaf1 spine" in said
     peer = next(peer for peer in view.peers if peer.name == "host3")
     assert peer.rung1 and peer.rung1_why.startswith("labels choose the uplink alone: all 32 labels")

@@ -25,7 +25,8 @@ from linkpass.core.commands import TraceLabels
 from linkpass.core.events import Event, LabelsTraced
 from linkpass.core.settings import CoreSettings, Tracing
 from linkpass.edges.traces import TraceEdge
-from linkpass.edges.traces.asking import Asker, Question
+from linkpass.edges.traces.asking import Asker
+from linkpass.edges.traces.sending import Question
 from linkpass.wire.frame import TCP
 
 LABELS = tuple(range(1, 65))
@@ -56,7 +57,7 @@ async def own(fabric: lab.Fabric, rounds: int, tracing: Tracing) -> Times:
     with lab.inside("h1"):
         asker.open()
         at = ("h1", "eth1")
-        asker.set_uplink("eth1", fabric.ifindex[at], fabric.mac[at], fabric.gateway_mac(*at))
+        asker.sender.set_uplink("eth1", fabric.ifindex[at], fabric.mac[at], fabric.gateway_mac(*at))
     questions = [Question("eth1", label, hop, 3785, 3785) for label in LABELS for hop in HOPS]
     needed = [question for question in questions if question.hop < 4]
     for _ in range(rounds):

@@ -230,7 +230,7 @@ async def test_a_fabric_that_overlooks_labels_is_said_and_they_are_no_alternativ
                 said += [one.what for one in core.handle(event, now_s) if isinstance(one, cmd.Record)]
             return said
 
-    deaf = "labels make no difference over eth1"
+    deaf = "all labels lead one way over eth1"
     assert deaf not in await learn(plan(), 101.0)
     assert len({path.hops for path in core.view(101.0).paths if path.uplink == "eth1"}) == 2
     lab.sysctl("l1", ipv6__fib_multipath_hash_fields=3, ipv6__fib_multipath_hash_policy=3)

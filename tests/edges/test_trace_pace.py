@@ -12,8 +12,9 @@ import pytest
 from linkpass.core.settings import Tracing
 from linkpass.edges.traces import telling
 from linkpass.edges.traces.allowance import Allowances
-from linkpass.edges.traces.asking import Answer, Question
+from linkpass.edges.traces.asking import Answer
 from linkpass.edges.traces.pace import LATE_S, Pace
+from linkpass.edges.traces.sending import Question
 
 WAY = (b"\0" * 16, "eth1")
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from linkpass.core.events import TraceNote
-from linkpass.edges.traces.asking import Answer, Question
+from linkpass.edges.traces.asking import Answer
+from linkpass.edges.traces.sending import Question
 
 FIRST_RATE: Final = 1.0
 LEAST_RATE: Final = 0.05

@@ -24,9 +24,10 @@ from typing import Final, Protocol
 from linkpass.core.commands import CompareFlows, ResolveUplinks, TraceLabels
 from linkpass.core.events import Event, FlowCompared, ResolveFailed, TraceFailed, UplinksResolved
 from linkpass.core.settings import CoreSettings
-from linkpass.edges.traces.asking import Asker, Question, UnanswerableError
+from linkpass.edges.traces.asking import Asker
 from linkpass.edges.traces.names import Names
 from linkpass.edges.traces.planned import Plan
+from linkpass.edges.traces.sending import Question, UnanswerableError
 from linkpass.edges.traces.tracer import Tracer
 from linkpass.wire.frame import TCP, UDP
 
@@ -83,16 +84,16 @@ class TraceEdge:
 
     def set_uplink(self, name: str, ifindex: int, mac: bytes, gateway_mac: bytes = b"") -> None:
         """As of the probe edge: MACs are 6 bytes, b"" while the gateway's is not known."""
-        self._asker.set_uplink(name, ifindex, mac, gateway_mac)
+        self._asker.sender.set_uplink(name, ifindex, mac, gateway_mac)
         self.names.gateway(name, gateway_mac)
 
     def set_neighbour(self, name: str, gateway_mac: bytes) -> None:
-        self._asker.set_neighbour(name, gateway_mac)
+        self._asker.sender.set_neighbour(name, gateway_mac)
         self.names.gateway(name, gateway_mac)
 
     def drop_uplink(self, name: str) -> None:
         """Nothing is sent over it until `set_uplink`."""
-        self._asker.drop_uplink(name)
+        self._asker.sender.drop_uplink(name)
 
     @property
     def sent(self) -> int:
@@ -151,7 +152,7 @@ class TraceEdge:
 
     # the kernel's choice, and flows
     async def _resolve(self, dst: bytes, labels: Sequence[int]) -> dict[int, str]:
-        names = self._asker.ready()
+        names = self._asker.sender.ready()
         if not names or not labels:
             raise UnanswerableError("no usable uplink" if labels else "no labels")
         pinned = [self._tracer.question(name, labels[0], 1) for name in names]
@@ -173,7 +174,7 @@ class TraceEdge:
 
     async def _compare(self, dst: bytes, flow: FlowKey) -> tuple[bool | None, str]:
         compared = 0
-        for uplink in self._asker.ready():
+        for uplink in self._asker.sender.ready():
             length = await self._tracer.length((dst, uplink), (flow.label,))
             hops = [hop for hop in range(1, length + 1) if not self._tracer.sprays(uplink, hop)]
             probes = [self._tracer.question(uplink, flow.label, hop) for hop in hops]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from linkpass.core.events import TraceNote
-from linkpass.edges.traces.asking import Answer, Question
+from linkpass.edges.traces.asking import Answer
 from linkpass.edges.traces.planned import Plan
+from linkpass.edges.traces.sending import Question
 
 Names = Callable[[str, str, int], str | None]
 """(address, uplink, hop) -> the node's name; the address where nobody has named it; None where it names no node."""

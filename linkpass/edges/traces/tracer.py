@@ -12,9 +12,10 @@ from linkpass.core.commands import TraceLabels
 from linkpass.core.events import LabelsTraced, TraceNote
 from linkpass.edges.traces import telling
 from linkpass.edges.traces.allowance import Allowances, Way
-from linkpass.edges.traces.asking import ANSWER_S, TRIES, Answer, Asker, Batch, Question, UnanswerableError
+from linkpass.edges.traces.asking import ANSWER_S, TRIES, Answer, Asker, Batch
 from linkpass.edges.traces.names import Names
 from linkpass.edges.traces.planned import Plan
+from linkpass.edges.traces.sending import Question, UnanswerableError
 
 MAX_HOPS: Final = 8
 QUIET_S: Final = 0.015
