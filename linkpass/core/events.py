@@ -20,8 +20,8 @@ what stands in `link`, there also a node."""
 
 TraceNoteKind = Literal["limited", "mute", "asymmetric", "unnumbered", "sprayed", "one_way"]
 """`limited`: a node answers a part of the questions. `mute`: a hop never answers. `asymmetric`: answers come back
-another way. `unnumbered`: an address names no link. `sprayed`: packets of one flow go different ways. `one_way`: labels
-make no difference."""
+another way. `unnumbered`: an address names no link. `sprayed`: packets of one flow go different ways. `one_way`: all
+labels lead one way, though there are several."""
 
 PortNews = Literal[
     "PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER",
