@@ -119,6 +119,28 @@ async def test_lost_answers_are_no_limit(fabric: lab.Fabric) -> None:
         assert all(not {k for k, _ in kinds(event)} & {"mute", "sprayed"} for event in events)
 
 
+async def test_a_hop_that_is_cut_off_for_a_moment_limits_nothing(fabric: lab.Fabric) -> None:
+    """All that l2 answered was lost, and is answered a little later: that was no limit."""
+    async with tracing(fabric) as (edge, told):
+        await traced(edge, told, order(labels=MANY))
+        lab.nft("l2", "icmpv6 type time-exceeded drop", hook="output")
+        task = asyncio.ensure_future(traced(edge, told, order(labels=MANY)))
+        try:
+            await asyncio.sleep(0.6)
+        finally:
+            lab.nft("l2", "")
+        event = await task
+        assert set(event.hops.values()) == {("l1", "s1", "l2"), ("l1", "s2", "l2")}
+        assert not {kind for kind, _ in kinds(event)} & {"limited", "mute", "sprayed"}
+
+
+async def test_one_question_to_a_host_is_asked_at_a_time(fabric: lab.Fabric) -> None:
+    async with tracing(fabric) as (edge, told):
+        await asyncio.gather(*(edge.trace(order()) for _ in range(3)), edge.trace(order("eth2")))
+        assert [one.uplink for one in told if isinstance(one, ev.LabelsTraced)].count("eth1") == 1
+        assert len(told) == 2
+
+
 async def test_a_hop_that_never_answers_is_said_and_one_that_is_cut_off_is_not(fabric: lab.Fabric) -> None:
     async with tracing(fabric) as (edge, told):
         for node in ("s1", "s2"):

@@ -72,6 +72,7 @@ class TraceEdge:
         self._asker = Asker(own, protocol, settings.probing.dscp, settings.tracing, clock, vrf)
         self._tracer = Tracer(self._asker, self.names, plan, settings.probing.port)
         self._busy: dict[str, asyncio.Lock] = {}
+        self._waiting: set[tuple[str, str]] = set()
 
     # life
     def open(self) -> None:
@@ -106,7 +107,11 @@ class TraceEdge:
 
     # commands
     async def trace(self, command: TraceLabels) -> None:
-        """Emits LabelsTraced or TraceFailed."""
+        """Emits LabelsTraced or TraceFailed; nothing while an earlier command for the same is waiting for its turn."""
+        asked = command.peer, command.uplink
+        if asked in self._waiting:
+            return
+        self._waiting.add(asked)
         try:
             async with self._busy.setdefault(command.uplink, asyncio.Lock()):
                 traced = await self._tracer.trace(command)
@@ -114,6 +119,8 @@ class TraceEdge:
             self._emit(TraceFailed(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=str(why)))
         else:
             self._emit(traced)
+        finally:
+            self._waiting.discard(asked)
 
     async def resolve(self, command: ResolveUplinks) -> None:
         """Which uplink the kernel's own routes pick for each label: by the first hop that answers a routed packet.

@@ -18,12 +18,13 @@ from linkpass.edges.traces.planned import Plan
 from linkpass.edges.traces.sending import Question, UnanswerableError
 
 MAX_HOPS: Final = 8
-QUIET_S: Final = 0.015
+QUIET_S: Final = 0.03
 """When it is urgent, the hops are counted as soon as nobody has answered for so long."""
 CONFIRM_S: Final = 1.2
 """A node that seems to limit its answers is asked once more after so long: Linux gives one a second."""
 AGAIN: Final = 4
-"""Questions of each hop that it is asked then."""
+"""Questions of each hop that it is asked then, before all others."""
+MOSTLY: Final = 0.8
 TWICE: Final = 4
 """Labels whose questions are put twice more in each trace: are they answered by the same nodes?"""
 CLEAN_TRACES: Final = 2
@@ -102,24 +103,28 @@ class Tracer:
                 break
             await self._asker.put(batch, left, urgent=urgent)
         self._limits.saw(way, batch.answers, self._asker.now_s())
-        if not batch.answers and (free or held):
+        if not batch.answers and free:
             raise UnanswerableError(f"no hop answers over {way[1]}")
 
     async def _confirm(self, batch: Batch, free: Sequence[Question], suspects: Sequence[int]) -> set[int]:
-        """The hops at which nodes do limit their answers: who did not answer and does a little later is such a node."""
+        """The hops at which nodes do limit their answers: who did not answer does so a little later, and again does not
+        answer many at once. What was lost, or cut off for a moment, is answered then."""
         gave = Counter((question.hop, answer.who) for question, answer in batch.answers.items())
+        left = {hop: [one for one in free if one.hop == hop and one not in batch.answers] for hop in suspects}
         await asyncio.sleep(CONFIRM_S)
-        again: list[Question] = []
-        for hop in suspects:
-            left = [one for one in free if one.hop == hop and one not in batch.answers]
-            again += left[:: max(1, len(left) // AGAIN)][:AGAIN]
-        await self._asker.put(batch, again)
+        await self._asker.put(
+            batch, [one for few in left.values() for one in few[:: max(1, len(few) // AGAIN)][:AGAIN]]
+        )
+        late = [hop for hop, few in left.items() if any(one in batch.answers for one in few)]
+        rest = [one for hop in late for one in left[hop] if one not in batch.answers]
+        await self._asker.put(batch, rest)
         confirmed = set()
-        for question in again:
-            if question in batch.answers:
-                who = batch.answers[question].who
-                confirmed.add(question.hop)
-                self._limits.found(who, gave[question.hop, who], self._asker.now_s())
+        for hop in late:
+            answered = [batch.answers[one].who for one in left[hop] if one in batch.answers]
+            if len(answered) < MOSTLY * len(left[hop]):
+                confirmed.add(hop)
+                for who, number in Counter(answered).items():
+                    self._limits.found(who, max(number, gave[hop, who]), self._asker.now_s())
         return confirmed
 
     async def _look_twice(self, batch: Batch, way: Way, *, urgent: bool) -> list[TraceNote]:
