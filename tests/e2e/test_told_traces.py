@@ -4,7 +4,9 @@ paths.
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,3 +103,34 @@ def test_what_answers_show_is_said_and_withdrawn(lab: NetnsLab, tmp_path: Path) 
         for uplink in ("eth1", "eth2"):
             assert said.count(f"hop 2 over {uplink} never answers traces") == 1
             assert said.count(f"no longer: hop 2 over {uplink} never answers traces") == 1
+
+
+class Nameless(Daemons):
+    """The daemons know no names but those that a program tells, as lldpctl would."""
+
+    def _configuration(self, host: str) -> dict[str, dict[str, Any]]:
+        wanted = super()._configuration(host)
+        spine = self.lab.address("spine1")
+        ports = [("eth1", "leaf-by-lldp", []), ("eth2", "other-leaf", [spine])]
+        interfaces = [
+            {name: {"chassis": {node: {"mgmt-ip": said}}, "port": {"id": {"type": "ifname", "value": "swp1"}}}}
+            for name, node, said in ports
+        ]
+        said = json.dumps({"lldp": {"interface": interfaces}})
+        wanted["fabric"] = {"lldpctl": [sys.executable, "-c", f"print({said!r})"]}
+        wanted["fabric.names"] = {}
+        return wanted
+
+
+def test_lldp_names_the_nodes_that_answer(lab: NetnsLab) -> None:
+    with Nameless(lab, DaemonSpec(mode="observe", extra={"limits": {"retrace_s": 2.0}}), ("host1", "host3")) as daemons:
+        daemons.start().wait_ready(START_S)
+
+        def firsts() -> set[tuple[str, str | None]]:
+            rows = daemons.view("host1")["paths"]
+            return {(path["uplink"], path["hops"][0]) for path in rows if path["hops"]}
+
+        until(lambda: firsts() == {("eth1", "leaf-by-lldp"), ("eth2", "other-leaf")}, "the first hops have names", 60)
+        hops = {hop for path in daemons.view("host1")["paths"] for hop in path["hops"]}
+        assert lab.address("spine2") in hops, "what nobody names stands for itself"
+        assert lab.address("spine1") not in hops and "other-leaf" in hops, "an announced address has a name"
