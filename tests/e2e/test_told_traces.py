@@ -76,7 +76,10 @@ def test_what_answers_show_is_said_and_withdrawn(lab: NetnsLab, tmp_path: Path) 
             subprocess.run(["nft", "-f", "-"], input=MUTE, text=True, check=True)
     time.sleep(2.5)  # without a limit the kernel has kept the leaf's bucket empty
     spec = DaemonSpec(
-        mode="observe", topology=dot(lab.fabric, tmp_path / "plan.dot"), extra={"limits": {"retrace_s": 2.0}}
+        mode="observe",
+        topology=dot(lab.fabric, tmp_path / "plan.dot"),
+        record=True,
+        extra={"limits": {"retrace_s": 2.0}},
     )
     with Daemons(lab, spec, hosts=("host1", "host3")) as daemons:
         daemons.start().wait_ready(START_S)
@@ -103,6 +106,9 @@ def test_what_answers_show_is_said_and_withdrawn(lab: NetnsLab, tmp_path: Path) 
         for uplink in ("eth1", "eth2"):
             assert said.count(f"hop 2 over {uplink} never answers traces") == 1
             assert said.count(f"no longer: hop 2 over {uplink} never answers traces") == 1
+        daemons.stop()
+        replayed = CliRunner().invoke(cli, ["replay", str(daemons.path("host1", "recording.jsonl"))])
+        assert replayed.exit_code == 0, replayed.output
 
 
 class Nameless(Daemons):
