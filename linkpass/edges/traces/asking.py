@@ -19,6 +19,8 @@ from linkpass.wire.frame import TCP, Template
 TRIES: Final = 3
 ANSWER_S: Final = 0.060
 """How long to wait for answers after the last packet of a try."""
+LOOKS: Final = 3
+"""Into so many parts the wait for a further answer is cut."""
 SLICE_S: Final = 0.005
 URGENT_SLICE_S: Final = 0.001
 """Packets of so long go in one turn of the loop."""
@@ -118,14 +120,14 @@ class Asker:
                 batch.templates[question] = self.sender.template(batch.dst, question)
             self.sent += 1
             self.sender.send(batch.templates[question], question, self._token)
-        until_s = self._clock() + ANSWER_S
-        while batch.needed and (left_s := until_s - self._clock()) > 0:
+        until_s, quiet = self._clock() + ANSWER_S, 0
+        while batch.needed and quiet < LOOKS and (left_s := until_s - self._clock()) > 0:
             before = len(batch.answers)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, quiet_s)):
+                async with asyncio.timeout(min(left_s, quiet_s / LOOKS)):
                     await batch.complete.wait()
-            if batch.complete.is_set() or (before and len(batch.answers) == before):
-                break
+                return
+            quiet = quiet + 1 if len(batch.answers) == before > 0 else 0
 
     async def ask(self, dst: bytes, needed: Sequence[Question], tries: int = TRIES) -> dict[Question, Answer]:
         """The answers to questions that are put up to `tries` times."""
