@@ -121,6 +121,12 @@ def sample_view() -> dict[str, Any]:
             {"source": "nvml", "state": "absent", "why": "NVML is not installed", "age_s": None, "figures": []},
             {"source": "dcgm", "state": "off", "why": "health.dcgm is empty", "age_s": None, "figures": []},
         ],
+        "traces": [
+            {
+                "uplink": "eth1", "kind": "limited", "hop": 2, "nodes": ["spine1"], "peers": 2, "since_s": 3600.0,
+                "what": "answers to traces are limited at hop 2 over eth1", "why": "spine1 gives 6 answers at once",
+            },
+        ],
         "notes": ["probes to fd00:ff::3 are filtered: nft add rule inet filter input tcp dport 3785 accept"],
         "verdicts": ["link leaf1>spine1"],
         "first_verdict_s": 0.4,

@@ -48,7 +48,7 @@ def test_what_the_example_has_commented_out_is_valid_too() -> None:
     seen: set[str] = set()
     kept = []
     for line in reversed(lines):  # of a key given twice, the one that was commented out comes either before or after
-        name = re.match(r"(prefixes|peers|names|hook) = (.*)", line)
+        name = re.match(r"(prefixes|peers|names|hook|lldpctl) = (.*)", line)
         if name and (name[2] in ("[]", "{}") or name[2].startswith("[]  ") or name[1] in seen):
             continue
         kept.append(line)

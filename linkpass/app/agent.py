@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -31,17 +31,21 @@ from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
+from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.roce import RoceProbes
 from linkpass.edges.queue_pairs import QueuePairEdge
 from linkpass.edges.recorder import RecorderEdge
 from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
-from linkpass.edges.traces import TraceEdge
+from linkpass.edges.traces import Plan, TraceEdge
 from linkpass.edges.undo import UndoJournal
 from linkpass.faults import Faults
 from linkpass.wire.probe import Signer
 from rdma.moving import Patience
+
+if TYPE_CHECKING:
+    from topology.model import Fabric
 
 TUNE_AGAIN_S = 0.02
 GOODBYE_SEQ = 0
@@ -65,6 +69,7 @@ class Agent:
         clock: Clock,
         journal: JournalEdge,
         names: dict[str, str],
+        fabric: Fabric | None = None,
         spawn: Spawn,
         timers: TcpTimerEdge | None,
         record_to: str = "",
@@ -87,6 +92,7 @@ class Agent:
         self.first_verdict_s: float | None = None
         self._clock = clock
         self._names = names
+        self._fabric = fabric
         self._spawn = spawn
         self._timers = timers
         self._record_to = record_to
@@ -129,6 +135,9 @@ class Agent:
         self.probes: ProbeEdge | None = None
         self._traces: TraceEdge | None = None
         self._echoes: EchoEdge | None = None
+        self._neighbours: NeighbourEdge | None = None
+        self._neighbours_why = ""
+        self._ask_neighbours_at_s = float("-inf")
         self._sockets: SocketEdge | None = None
         self._early: list[ev.Event] = []
         self.driver: Driver | None = None
@@ -182,9 +191,18 @@ class Agent:
             self._try(self._moves.listen)
         if self.acting and self.attends:
             self._try(self._spare_queue_pairs)
+        if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
+            self._ask_neighbours_at_s = now_s + EVERY_S
+            self._spawn(self._ask_neighbours(self._neighbours))
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
+
+    async def _ask_neighbours(self, neighbours: NeighbourEdge) -> None:
+        why = await neighbours.look()
+        if why and why != self._neighbours_why:
+            logger.warning("no neighbours are known by LLDP", why=why)
+        self._neighbours_why = why
 
     def _tune(self) -> None:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
@@ -310,7 +328,10 @@ class Agent:
             self.notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         probes = ProbeEdge(settings, key, self.submit, self._clock.now_s, vrf=self.config.routes.vrf)
-        traces = TraceEdge(settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf)
+        traces = TraceEdge(
+            settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf,
+            plan=Plan(self._fabric, settings.host) if self._fabric is not None else None,
+        )  # fmt: skip
         try:
             probes.open()
             traces.open()
@@ -327,6 +348,8 @@ class Agent:
             self.notes.append(f"kernels of peers are not asked whether they run: {error}")
         else:
             self._echoes = echoes
+        if self.config.fabric.lldpctl and not self.namespace.name:  # lldpd hears the daemon's own namespace
+            self._neighbours = NeighbourEdge(self.config.fabric.lldpctl, settings.host, traces.names.announced)
         if self.config.probing.protocol == "verbs" and not self.namespace.name:
             self.notes += probes.open_roce(self.config.prefixes)
 

@@ -14,6 +14,7 @@ from linkpass import __version__
 from linkpass.app.agent import Agent
 from linkpass.edges.sockets import namespaces
 
+ROWS = ("uplinks", "peers", "links", "paths", "steering", "host_evidence", "traces")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -42,8 +43,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "netns": [],
         "probes": _probes(agents),
     }
-    tables = ("uplinks", "peers", "links", "paths", "steering", "host_evidence")
-    for key in tables:
+    for key in ROWS:
         shown[key] = []
     for agent in agents:
         assert agent.core is not None
@@ -63,7 +63,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
             peer["steerable"] = {"rung1": peer.pop("rung1"), "rung2": rung2, "why": why}
         for path in view["paths"]:
             path["age_s"] = ages.get((path["peer"], path["uplink"], path["label"]))
-        for key in tables:
+        for key in ROWS:
             shown[key] += [{**row, "netns": agent.namespace.name} for row in view[key]]
     return shown
 

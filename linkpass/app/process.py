@@ -13,7 +13,7 @@ import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -26,6 +26,7 @@ from linkpass.app.picture import netns_rows, picture
 from linkpass.app.rdma import Rdma
 from linkpass.app.undoing import undo_journal
 from linkpass.config import Config
+from linkpass.config.fabric_file import FabricFileError, read_fabric
 from linkpass.core.events import Event
 from linkpass.edges import moves
 from linkpass.edges.clock import Clock
@@ -37,6 +38,10 @@ from linkpass.edges.notify import Notifier
 from linkpass.edges.tcp_timers import KIND, TcpTimerEdge
 from linkpass.edges.undo import UndoJournal
 from linkpass.faults import Faults
+
+if TYPE_CHECKING:
+    from topology.model import Fabric
+    from topology.sources.cables import Source
 
 TICK_S = 1.0
 REALTIME_PRIORITY = 5
@@ -79,7 +84,7 @@ class Daemon:
         self._faults = Faults()
         self._tasks: asyncio.TaskGroup | None = None
         self._notes: list[str] = []
-        self._links: tuple[str, ...] | None = None
+        self._source: Source | None = None
         self._called: dict[str, str] = {}
         """Address -> name."""
         self._refused: dict[str, str] = {}
@@ -126,6 +131,7 @@ class Daemon:
     def _open(self) -> None:
         self._journal.open()
         self._open_timers()
+        self._read_fabric()
         self._called = self._names()
         for name in ("", *self.config.netns):
             self._attend(name)
@@ -145,6 +151,7 @@ class Daemon:
             clock=self._clock,
             journal=self._journal,
             names=self._called,
+            fabric=self._fabric(),
             spawn=self._spawn,
             timers=self._timers,
             record_to=self.config.recorder.file if not name else "",
@@ -273,9 +280,22 @@ class Daemon:
         assert self._tasks is not None
         self._tasks.create_task(guarded())
 
+    def _read_fabric(self) -> None:
+        """Before anything is probed: a large file takes a second."""
+        if not self.config.fabric.file:
+            return
+        try:
+            self._source = read_fabric(Path(self.config.fabric.file))
+        except FabricFileError as error:
+            self._notes.append(f"the fabric's file is not used: {error}")
+
+    def _fabric(self) -> Fabric | None:
+        return self._source.fabric if self._source is not None else None
+
     def _names(self) -> dict[str, str]:
-        """Address -> name, from the configuration's table and file; addresses as `ipaddress` prints them."""
-        names: dict[str, str] = {}
+        """Address -> name, from the configuration's table and file, then from what the fabric's file tells; addresses
+        as `ipaddress` prints them."""
+        names: dict[str, str] = dict(self._source.addresses) if self._source is not None else {}
         if self.config.fabric.names_file:
             try:
                 names.update(msgspec.json.decode(Path(self.config.fabric.names_file).read_bytes(), type=dict[str, str]))
@@ -349,18 +369,9 @@ class Daemon:
         return self._journal.since(since)
 
     def links(self) -> Iterable[str]:
-        """Links and directions of the fabric's file; the file is read when they are first asked for."""
-        if self._links is None:
-            self._links = ()
-            if self.config.fabric.file:
-                from topology.sources.containerlab import TopologyError, parse
-
-                try:
-                    fabric = parse(Path(self.config.fabric.file).read_text(), self.config.fabric.file)
-                    self._links = tuple(name for link in fabric.links for name in (link.id, *link.directions()))
-                except (OSError, TopologyError) as error:
-                    self._notes.append(f"the fabric's file is not used: {error}")
-        return self._links
+        """Links and directions of the fabric's file."""
+        fabric = self._fabric()
+        return () if fabric is None else (name for link in fabric.links for name in (link.id, *link.directions()))
 
     def metrics(self) -> bytes:
         from linkpass.edges.metrics import exposition

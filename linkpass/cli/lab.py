@@ -52,7 +52,9 @@ lab_group.add_command(udp_port)
               help="What hosts are: namespaces, or emulated machines with soft-RoCE devices.")  # fmt: skip
 @json_option
 def up(file: Path, name: str | None, run_dir: Path | None, kind: str, *, as_json: bool) -> None:
-    """Build the fabric of FILE (containerlab's format): namespaces, links, addresses, routes.
+    """Build the fabric of FILE: namespaces, links, addresses, routes.
+
+    FILE is containerlab's, or any other that `linkpass topology --help` names and that tells of cables.
 
     With --hosts qemu each host is a guest (Debian's kernel, plain emulation, half a gigabyte of memory) that starts in
     some seconds; the first time its kernel is fetched.
@@ -298,17 +300,13 @@ def told() -> Iterator[None]:
 
 
 def read(file: Path) -> Fabric:
-    """The fabric of a topology file."""
-    from topology.sources.containerlab import TopologyError, parse
+    """The fabric of a topology file, of any format that tells of cables."""
+    from linkpass.config.fabric_file import FabricFileError, cables_of, read_file
 
     try:
-        return parse(file.read_text(encoding="utf-8"), str(file), dict(os.environ))
-    except TopologyError as error:
+        return cables_of(file, read_file(file, variables=dict(os.environ))).fabric
+    except FabricFileError as error:
         raise WrongInputError(str(error)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongInputError(
-            f"{file}: {getattr(error, 'strerror', None) or error}", "expected a containerlab file"
-        ) from None
 
 
 def name_of(lab: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from linkpass.cli.common import TroubleError
 
 
-def need_scapy() -> None:
-    """TroubleError when scapy is not installed."""
+def need_scapy(what: str = "capture") -> None:
+    """TroubleError when scapy is not installed, for `what` needs it."""
     try:
         import_scapy_quietly()
     except ImportError:
-        raise TroubleError("capture needs scapy, which is not installed", "pip install 'linkpass[lab]'") from None
+        raise TroubleError(f"{what} needs scapy, which is not installed", "pip install 'linkpass[lab]'") from None
 
 
 def import_scapy_quietly() -> None:

@@ -21,6 +21,7 @@ def status_of(view: Row, *, everything: bool) -> RenderableType:
         _links,
         host_tables.evidence,
         host_tables.sources,
+        _traces,
         rdma_tables.ports,
         rdma_tables.ethernet,
         rdma_tables.flows,
@@ -133,6 +134,11 @@ def _links(view: Row, *, everything: bool) -> RenderableType | None:
         for row in shown
     ]
     return table(f"Links ({len(every)} directions known)", "direction", "state", "penalty", "story", "why", rows=rows)
+
+
+def _traces(view: Row, *, everything: bool) -> RenderableType | None:
+    rows = [(row["what"], row.get("peers"), row.get("why", "")) for row in view.get("traces") or ()]
+    return table("Traces", "what answers show", "peers", "why", rows=rows) if rows else None
 
 
 def _namespaces(view: Row, *, everything: bool) -> RenderableType | None:

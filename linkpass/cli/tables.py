@@ -82,12 +82,18 @@ def paths_table(rows: Iterable[Row]) -> Table:
             seconds(row.get("rtt_s") or None),
             seconds(row.get("age_s")),
             "in use" if row.get("in_use") else "",
-            row.get("why", ""),
+            "; ".join(filter(None, (row.get("why"), _traces(row)))),
         )
         for row in rows
     ]
     columns = ("peer", "uplink", "label", "hops", "evidence", "loss", "round trip", "heard", "use", "why")
     return table("", *columns, rows=cells)
+
+
+def _traces(row: Row) -> str:
+    """What is known of the traces over a path; `status` has the reasons."""
+    said = ", ".join(str(kind).replace("_", " ") for kind in row.get("traces") or ())
+    return f"traces: {said}" if said else ""
 
 
 def journal_table(entries: Sequence[Row]) -> Table:

@@ -13,7 +13,8 @@ FORMATS = """
     containerlab  a .clab.yml file
     DOT           a cabling plan of Cumulus' PTM: "host1":"eth1" -- "leaf1":"swp1"
     LLDP          what `lldpctl -f json` prints; or a folder of such files, each named after its node
-                  (or with `lldpcli -f json show chassis` in it, which names the node)
+                  (or with `lldpcli -f json show chassis` in it, which names the node);
+                  or frames captured: tcpdump -w FILE ether proto 0x88cc (pcap, pcapng; needs scapy)
     InfiniBand    what `ibnetdiscover` or `iblinkinfo` prints
     Slurm         topology.conf: which nodes each switch joins
     NCCL          NCCL_TOPO_DUMP_FILE: the adapters of a host, their GPUs and rails

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from linkpass.config.fabric_file import FabricFileError, read_fabric
 from linkpass.config.loading import ConfigError, read_key, split_listen
 from linkpass.config.model import Config
 
@@ -120,7 +121,7 @@ def _key(config: Config) -> Iterator[Finding]:
 def _fabric(config: Config) -> Iterator[Finding]:
     for key in ("file", "names_file"):
         path = getattr(config.fabric, key)
-        if path and not Path(path).is_file():
+        if path and not (Path(path).is_file() or (key == "file" and Path(path).is_dir())):
             yield Finding("error", f"fabric.{key}", f"{path}: no such file")
     if config.fabric.names_file and Path(config.fabric.names_file).is_file():
         try:
@@ -128,20 +129,20 @@ def _fabric(config: Config) -> Iterator[Finding]:
         except (OSError, msgspec.MsgspecError) as error:
             hint = "expected a JSON object: address -> name"
             yield Finding("error", "fabric.names_file", f"{config.fabric.names_file}: {error}", hint)
-    if config.fabric.file and Path(config.fabric.file).is_file():
+    if config.fabric.file and Path(config.fabric.file).exists():
         yield from _fabric_file(config)
 
 
 def _fabric_file(config: Config) -> Iterator[Finding]:
-    from topology.sources import containerlab
-
     path = Path(config.fabric.file)
     try:
-        fabric = containerlab.parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError, containerlab.TopologyError) as error:
+        source = read_fabric(path)
+    except FabricFileError as error:
         yield Finding("error", "fabric.file", str(error))
         return
-    nodes = {node.name for node in fabric.nodes}
+    for note in source.notes:
+        yield Finding("info", "fabric.file", f"{path}: {note}")
+    nodes = {node.name for node in source.fabric.nodes}
     if config.host and config.host not in nodes:
         yield Finding("warning", "host", f"{config.host} is not a node of {path}", f"nodes: {', '.join(sorted(nodes))}")
     strangers = sorted(set(config.fabric.names.values()) - nodes)
@@ -157,6 +158,8 @@ def _rest(config: Config, root: str | Path) -> Iterator[Finding]:
         yield Finding("error", "escalate.hook", f"{config.escalate.hook[0]}: not an executable program")
     if config.health.check.exec and shutil.which(config.health.check.exec[0]) is None:
         yield Finding("error", "health.check.exec", f"{config.health.check.exec[0]}: not an executable program")
+    if config.fabric.lldpctl and shutil.which(config.fabric.lldpctl[0]) is None:
+        yield Finding("error", "fabric.lldpctl", f"{config.fabric.lldpctl[0]}: not an executable program")
     listen = split_listen(config.metrics.listen)
     if listen and not ipaddress.ip_address(listen[0]).is_loopback:
         text = f"{config.metrics.listen}: everybody who reaches it reads the names of hosts and links"

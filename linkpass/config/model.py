@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from linkpass.core.settings import Damping, Detection, Diagnosis, Limits, Probing
+from linkpass.core.settings import Damping, Detection, Diagnosis, Limits, Probing, Tracing
 from rdma.counters.evidence import Thresholds
 
 DEFAULT_PATH = "/etc/linkpass/linkpass.toml"
@@ -16,11 +16,13 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where names come from. All optional: without them nodes are called by their addresses."""
 
     file: str = ""
-    """A containerlab file."""
+    """Any that `linkpass topology` reads and that tells of cables; a folder holds what nodes hear by LLDP."""
     names: dict[str, str] = {}
     """Address -> node name, for addresses that traces meet."""
     names_file: str = ""
     """A JSON object like `names`; `names` wins where both know an address."""
+    lldpctl: tuple[str, ...] = ()
+    """A program that prints what this host's lldpd hears, such as `lldpctl -f json0`; asked once a minute."""
 
 
 class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,6 +164,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     damping: Damping = Damping()
     probing: Probing = Probing()
+    tracing: Tracing = Tracing()
     detection: Detection = Detection()
     limits: Limits = Limits()
     diagnosis: Diagnosis = Diagnosis()

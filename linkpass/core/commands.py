@@ -65,9 +65,12 @@ class SetProbes(Command, frozen=True):
 
 
 class TraceLabels(Command, frozen=True):
+    """`urgent`: nothing is known yet, or it may have changed: asked as one burst."""
+
     peer: str
     uplink: str
     labels: tuple[int, ...]
+    urgent: bool = False
 
 
 class ResolveUplinks(Command, frozen=True):

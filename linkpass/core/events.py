@@ -24,6 +24,11 @@ what stands in `link`, there also a node. `failing`, `ailing`, `well`: what a ho
 Severity = Literal["fatal", "degraded", "info", "well"]
 """Of evidence about a host. `well`: it is over."""
 
+TraceNoteKind = Literal["limited", "mute", "asymmetric", "unnumbered", "sprayed", "one_way"]
+"""`limited`: a node answers a part of the questions. `mute`: a hop never answers. `asymmetric`: answers come back
+another way. `unnumbered`: an address names no link. `sprayed`: packets of one flow go different ways. `one_way`: all
+labels lead one way, though there are several."""
+
 PortNews = Literal[
     "PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER",
     "DEVICE_FATAL", "GONE",
@@ -170,15 +175,30 @@ class FlowsStay(Event, frozen=True):
 
 
 # paths
-class LabelsTraced(Event, frozen=True):
-    """Hop-limited traces of labels over one uplink: label -> names of the nodes in order, None where a hop was mute.
+class TraceNote(msgspec.Struct, frozen=True):
+    """What a trace has found out about the answers to it. `hop`: where, the neighbour being 1; `nodes`: whose answers,
+    as far as they are named; `why`: what was seen."""
 
-    Neither the host itself nor the peer is in the list."""
+    kind: TraceNoteKind
+    hop: int
+    why: str
+    nodes: tuple[str, ...] = ()
+
+
+class LabelsTraced(Event, frozen=True):
+    """Hop-limited traces of labels over one uplink: label -> names of the nodes in order, None where a hop was mute,
+    not asked, or gave an answer that names no node.
+
+    Neither the host itself nor the peer is in the list. `planned`: over how many equal-cost ways the fabric's file
+    leads there, 0: it does not say. `again_s`: some nodes limit their answers, and have more after this time."""
 
     cmd_id: int
     peer: str
     uplink: str
     hops: dict[int, tuple[str | None, ...]]
+    notes: tuple[TraceNote, ...] = ()
+    planned: int = 0
+    again_s: float | None = None
 
 
 class TraceFailed(Event, frozen=True):

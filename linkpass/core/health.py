@@ -44,6 +44,8 @@ def on_evidence(world: World, tray: Tray, event: PathEvidence, now_s: float) -> 
     if path is None or (event.peer, *path.key) not in world.planned:  # late news of what is no longer probed
         return
     peer, first = world.table.peer(event.peer), path.evidence == "unknown"
+    if not first and (event.evidence in FAILING) != (path.evidence in FAILING):
+        peer.changed.add(path.uplink)
     path.evidence, path.loss_ratio, path.rtt_s = event.evidence, event.loss_ratio, event.rtt_s
     if first and path.answers:
         hosts.on_answer(world, tray, peer, now_s)

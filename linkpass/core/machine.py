@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from linkpass.core import crowd, flows, health, hosts, ports, roce, steer, survey
+from linkpass.core import crowd, flows, health, hosts, ports, roce, steer, survey, tracing
 from linkpass.core import events as ev
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
@@ -64,7 +64,7 @@ class Core:
             ev.FlowsLeft: lambda e, now: flows.on_left(self.world, e),
             ev.FlowsStay: lambda e, now: flows.on_stay(self.world, self._tray, e, now),
             ev.LabelsTraced: self._on_traced,
-            ev.TraceFailed: lambda e, now: survey.on_trace_failed(self.world, self._tray, e),
+            ev.TraceFailed: lambda e, now: tracing.on_failed(self.world, self._tray, e),
             ev.UplinksResolved: self._on_resolved,
             ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
             ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
@@ -142,6 +142,7 @@ class Core:
             gone = ev.UplinkState(uplink=event.uplink, usable=False, why="the device is gone")
             self._on_uplink(gone, now_s)
             survey.uplink_gone(self.world, event.uplink)
+            tracing.uplink_gone(self.world, event.uplink)
             self.world.decide_soon(now_s)
 
     def _on_port(self, event: ev.PortEvent, now_s: float) -> None:
@@ -190,7 +191,7 @@ class Core:
         self.world.decide_soon(now_s)
 
     def _on_traced(self, event: ev.LabelsTraced, now_s: float) -> None:
-        survey.on_traced(self.world, event, now_s)
+        tracing.on_traced(self.world, self._tray, event, now_s)
         hosts.on_traced(self.world, event, now_s)
         self._survey_soon(now_s)
 

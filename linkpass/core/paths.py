@@ -90,6 +90,18 @@ class Peer:
     members: frozenset[str] = frozenset()
     """Uplinks that took part when `uplink_of` was asked for."""
     traced_at_s: dict[str, float] = field(default_factory=dict)
+    trace_due_s: dict[str, float] = field(default_factory=dict)
+    """Uplinks over which nodes still owe answers -> when to ask on."""
+    changed: set[str] = field(default_factory=set)
+    """Uplinks over which paths have failed or come back since they were traced."""
+    ways: dict[str, frozenset[Hops]] = field(default_factory=dict)
+    """Uplink -> the ways that its labels lead, as far as they were traced."""
+    planned: dict[str, int] = field(default_factory=dict)
+    """Uplink -> ways that the fabric's file has over it."""
+    sprayed: dict[str, str] = field(default_factory=dict)
+    """Uplink -> why no label chooses a way over it, empty: packets keep to their ways."""
+    blunt: dict[str, str] = field(default_factory=dict)
+    """Uplinks over which labels choose no way, though there are several -> why."""
     asked: dict[str, float] = field(default_factory=dict)
     """What is being asked (`trace eth1`, `resolve`, `compare`) -> until when no second question is put."""
     compared_at_s: float | None = None
@@ -134,6 +146,12 @@ class Peer:
     def probed_from(self, address: str) -> bool:
         """Whether probes and words can go there from a host's address: not from one family to the other."""
         return self.labelled == (":" in address)
+
+    @property
+    def useless(self) -> str:
+        """Why no label changes anything: those in use all take one uplink, and choose no way beyond it."""
+        over = {uplink for uplink, _ in self.in_use}
+        return self.blunt.get(over.pop(), "") if len(over) == 1 else ""
 
     def used(self) -> list[Path]:
         return [self.paths[key] for key in self.in_use]
@@ -211,8 +229,10 @@ class PathTable:
             path = peer.paths.get((uplink, label)) if uplink in members and uplink is not None else None
             if path is not None and path.hops is not None:
                 classes.setdefault((path.uplink, path.hops), []).append(path.key)
-        for keys in classes.values():
+        for (uplink, _), keys in classes.items():
             keys.sort(key=lambda key: (key not in peer.in_use, key[1] not in peer.labels))
+            if uplink in peer.blunt:  # more labels would be no alternatives
+                del keys[1:]
         chosen = spread(list(classes.values()), self.settings.limits.labels_per_peer)
         if chosen == peer.in_use:
             return False

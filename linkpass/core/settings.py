@@ -51,6 +51,19 @@ class Probing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "tcp" if self.protocol == "tcp" else "udp"
 
 
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast questions to the fabric's nodes are put. Switches answer them with their control processor, which often
+    is allowed some hundred a second: what is known is looked at again slowly; only what is not known is asked at
+    once."""
+
+    packets_per_s: int = 2000
+    """In the long run, all questions together."""
+    burst_packets: int = 256
+    """So many may go at once when nothing is known of a path yet, or it has just failed: 64 labels and 4 hops."""
+    burst_packets_per_s: int = 20000
+    """How fast they go."""
+
+
 class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sequential tests. Rates stated in `linkpass.core.detect`."""
 
@@ -105,6 +118,7 @@ class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Queue pairs of running programs may be moved to other addresses (`rdma.steer.live_qps`)."""
     damping: Damping = Damping()
     probing: Probing = Probing()
+    tracing: Tracing = Tracing()
     detection: Detection = Detection()
     limits: Limits = Limits()
     diagnosis: Diagnosis = Diagnosis()

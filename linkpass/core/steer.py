@@ -95,11 +95,12 @@ def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     """Rung 1 for one peer: 16 labels, or none while nothing is proved."""
     if not peer.labelled:
         return
-    if peer.disarmed or not peer.in_use or 1 not in world.settings.rungs:
+    if peer.disarmed or peer.useless or not peer.in_use or 1 not in world.settings.rungs:
         peer.spread_at_s = None
         peer.away.clear()
         if peer.labels:
-            _wish_labels(world, tray, peer, (), peer.disarmed or "no traced labels", world.new_cause(), "spread")
+            why = peer.disarmed or peer.useless or "no traced labels"
+            _wish_labels(world, tray, peer, (), why, world.new_cause(), "spread")
         return
     options: list[Option] = []
     causes: dict[int, str] = {}

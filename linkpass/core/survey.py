@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 
 from linkpass.core.commands import CompareFlows, ProbeTarget, ResolveUplinks, SetProbes, TraceLabels
-from linkpass.core.events import FlowCompared, LabelsTraced, ResolveFailed, TraceFailed, UplinksResolved
-from linkpass.core.paths import Hops, Path, Peer
+from linkpass.core.events import FlowCompared, ResolveFailed, UplinksResolved
+from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
 ANSWER_S = 3.0
@@ -45,8 +45,14 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
                 continue
             if _may_ask(peer, f"trace {uplink}", now_s):
                 refreshing = refreshing or known
-                cmd_id = tray.take_id()
-                tray.put(TraceLabels(cmd_id=cmd_id, cause="", peer=peer.address, uplink=uplink, labels=peer.pool))
+                urgent = not known or uplink in peer.changed
+                peer.changed.discard(uplink)
+                tray.put(
+                    TraceLabels(
+                        cmd_id=tray.take_id(), cause="", peer=peer.address, uplink=uplink, labels=peer.pool,
+                        urgent=urgent,
+                    )
+                )  # fmt: skip
         unknown = peer.resolve_due or not frozenset(usable) <= peer.members
         if usable and unknown and _may_ask(peer, "resolve", now_s):
             tray.put(ResolveUplinks(cmd_id=tray.take_id(), cause="", peer=peer.address, labels=peer.pool))
@@ -58,12 +64,16 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
 
 
 def _stale(world: World, peer: Peer, uplink: str, now_s: float) -> bool:
-    """Whether to trace again what is known, one a turn. A trace is a burst of hundreds of packets: each pair has an age
-    of its own, so that hosts that began together do not trace together; while news is bad it waits, not for ever."""
+    """Whether to trace again what is known, one a turn. A trace is hundreds of packets: each pair has an age of its
+    own, so that hosts that began together do not trace together; while news is bad it waits, not for ever. What has
+    failed or come back is looked at as soon as that is over: the fabric may have found other ways."""
+    calm = now_s >= world.calm_at_s
+    if calm and (uplink in peer.changed or now_s >= peer.trace_due_s.get(uplink, float("inf"))):
+        return True
     age_s, retrace_s = now_s - peer.traced_at_s[uplink], world.settings.limits.retrace_s
     phase = zlib.crc32(f"{world.settings.address}>{peer.address} {uplink}".encode()) / 2**32
     due_s = retrace_s * (1 + phase / 2)
-    return age_s >= due_s and (now_s >= world.calm_at_s or age_s >= 2 * due_s)
+    return age_s >= due_s and (calm or age_s >= 2 * due_s)
 
 
 def _traced_at(peer: Peer) -> float:
@@ -104,35 +114,6 @@ def trace_anew(world: World, uplink: str) -> None:
     for peer in world.table.peers.values():
         peer.traced_at_s.pop(uplink, None)
         peer.asked.pop(f"trace {uplink}", None)
-
-
-def on_traced(world: World, event: LabelsTraced, now_s: float) -> None:
-    """Take traced hops. A mute hop never erases what an earlier trace has seen there."""
-    peer = world.table.peer(event.peer)
-    peer.traced_at_s[event.uplink] = now_s
-    peer.said.pop(f"trace {event.uplink}", None)
-    for label, hops in event.hops.items():
-        old = peer.paths.get((event.uplink, label))
-        world.table.set_hops(peer, event.uplink, label, _merge(old, hops))
-    if world.table.choose(peer, peer.members or world.usable_uplinks()):
-        world.decide_soon(now_s)
-
-
-def _merge(old: Path | None, hops: Hops) -> Hops:
-    """The hops to believe. A trace into a blackhole ends early or in mute hops: as long as what it saw agrees with what
-    was known, that is still the best guide."""
-    if old is None or old.hops is None or len(hops) > len(old.hops):
-        return hops
-    agrees = all(new in (None, was) for new, was in zip(hops, old.hops, strict=False))
-    return old.hops if agrees else hops
-
-
-def on_trace_failed(world: World, tray: Tray, event: TraceFailed) -> None:
-    peer = world.table.peer(event.peer)
-    if peer.said.get(f"trace {event.uplink}") != event.why:
-        peer.said[f"trace {event.uplink}"] = event.why
-        what = f"no traces to {peer.title()} over {event.uplink}"
-        tray.record("", what, event.why, element=event.uplink)
 
 
 def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.steer import grade_path
+from linkpass.core.tracing import notes_on
 from linkpass.core.world import GROUP, World, names_of
 
 
@@ -59,6 +60,21 @@ class PathView(msgspec.Struct, frozen=True):
     loss_ratio: float
     rtt_s: float
     in_use: bool
+    traces: tuple[str, ...] = ()
+    """What is known of traces over it, by kind; the view's own `traces` say why."""
+
+
+class TraceView(msgspec.Struct, frozen=True):
+    """What traces over an uplink have found out at a hop; `peers`: to how many."""
+
+    uplink: str
+    kind: str
+    hop: int
+    nodes: tuple[str, ...]
+    peers: int
+    what: str
+    why: str
+    since_s: float
 
 
 class SteeringView(msgspec.Struct, frozen=True):
@@ -96,6 +112,7 @@ class View(msgspec.Struct, frozen=True):
     paths: tuple[PathView, ...]
     steering: tuple[SteeringView, ...]
     host_evidence: tuple[HostEvidenceView, ...] = ()
+    traces: tuple[TraceView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -139,6 +156,7 @@ def view_of(world: World, now_s: float) -> View:
                     path.loss_ratio,
                     path.rtt_s,
                     path.label in peer.labels if armed and peer.labels else path.uplink in carrying,
+                    notes_on(world, peer.address, path.uplink),
                 )
             )
         peers.append(
@@ -176,6 +194,10 @@ def view_of(world: World, now_s: float) -> View:
         SteeringView(wish.name, wish.value or (), wish.programmed, wish.lost, wish.stood_down, wish.why)
         for wish in world.wishes.values()
     )
+    traces = tuple(
+        TraceView(uplink, kind, hop, tuple(one.nodes), len(one.peers), one.what, one.why, one.since_s)
+        for (uplink, kind, hop), one in sorted(world.noted.items())
+    )
     if settings.diagnosis.enabled:
         verdicts = tuple(f"{one.kind} {one.element}" for one in world.findings if one.certain)
     else:
@@ -198,6 +220,7 @@ def view_of(world: World, now_s: float) -> View:
             )
             for key, one in world.hosts.own.items()
         ),
+        traces,
     )
 
 
@@ -215,4 +238,9 @@ def rung1_of(world: World, address: str) -> tuple[bool, str]:
         return False, "no traced path yet"
     if wish is not None and wish.stood_down:
         return False, wish.stood_down
+    over = sorted({uplink for uplink, _ in peer.in_use})
+    if peer.useless:
+        return False, peer.useless
+    if all(uplink in peer.blunt for uplink in over):
+        return True, f"labels choose the uplink alone: {'; '.join(peer.blunt[uplink] for uplink in over)}"
     return True, f"{len(peer.in_use)} labels over {len({path.hops for path in peer.used()})} path(s)"

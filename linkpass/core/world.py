@@ -48,6 +48,18 @@ class Told:
 
 
 @dataclass(slots=True)
+class Noted:
+    """What traces have found out at a hop over an uplink, and to which peers: peer -> traces to it that have not found
+    it since."""
+
+    what: str
+    why: str
+    since_s: float
+    nodes: dict[str, None] = field(default_factory=dict)
+    peers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Drain:
     everywhere: bool
     cause: str
@@ -98,6 +110,8 @@ class World:
         """Queues of RDMA devices whose datagrams fail, by name -> what was last said of them, and its cause."""
         self.kept: dict[str, str] = {}
         """RDMA flows that could not be moved -> why, as last said."""
+        self.noted: dict[tuple[str, str, int], Noted] = {}
+        """(uplink, kind, hop) -> what traces have found out there."""
         self.crowds: dict[tuple[str, str], Crowd] = {}
         """(cause, what is said of several flows) -> how many were named, and how many only counted."""
         self.hosts = HostBook()

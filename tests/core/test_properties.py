@@ -50,7 +50,23 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.PeerData, peer=peers, flows=st.booleans(), stands=st.sampled_from(["", "shut", "unacked"])),
     st.builds(ev.PeerFiltered, peer=peers, rule=words),
     st.builds(
-        ev.LabelsTraced, cmd_id=numbers, peer=peers, uplink=uplinks, hops=st.dictionaries(labels, hops, max_size=8)
+        ev.LabelsTraced,
+        cmd_id=numbers,
+        peer=peers,
+        uplink=uplinks,
+        hops=st.dictionaries(labels, hops, max_size=8),
+        notes=st.lists(
+            st.builds(
+                ev.TraceNote,
+                kind=st.sampled_from(["limited", "mute", "asymmetric", "unnumbered", "sprayed"]),
+                hop=st.integers(1, 3),
+                why=words,
+                nodes=st.lists(words, max_size=2).map(tuple),
+            ),
+            max_size=2,
+        ).map(tuple),
+        planned=st.integers(0, 3),
+        again_s=st.none() | st.floats(3, 60),
     ),
     st.builds(ev.TraceFailed, cmd_id=numbers, peer=peers, uplink=uplinks, why=words),
     st.builds(ev.UplinksResolved, cmd_id=numbers, peer=peers, uplink_of=st.dictionaries(labels, uplinks, max_size=12)),

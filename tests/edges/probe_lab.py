@@ -63,11 +63,11 @@ def sysctl(node: str, **values: int) -> None:
                 file.write(str(value))
 
 
-def nft(node: str, rules: str, hook: str = "forward") -> None:
+def nft(node: str, rules: str, hook: str = "forward", kind: str = "filter") -> None:
     """Replace the node's rules. Rules of one chain, one a line; empty: none."""
     text = "flush ruleset\n"
     if rules:
-        chain = f"chain c {{\n type filter hook {hook} priority 0; policy accept;\n{rules}\n }}"
+        chain = f"chain c {{\n type {kind} hook {hook} priority 0; policy accept;\n{rules}\n }}"
         text += f"table inet fault {{\n {chain}\n}}\n"
     with inside(node):
         subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)

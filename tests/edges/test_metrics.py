@@ -43,6 +43,7 @@ def test_values() -> None:
     assert found["linkpass_probes_refused_total", ("bad_mac",)] == 3
     assert found["linkpass_verdict", ("leaf1>spine1", "link")] == 1
     assert found["linkpass_daemon_late_total", ()] == 2
+    assert found["linkpass_trace_notes", ("limited", "eth1")] == 1
     assert found["linkpass_steering_programmed", ("group all",)] == 0
     assert found["linkpass_steering_stood_down", ("group all",)] == 1
     assert found["linkpass_host_evidence", ("0000:3b:00.0", "fatal", "kernel log", "Xid 79")] == 1

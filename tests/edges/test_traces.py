@@ -6,23 +6,20 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import probe_lab as lab
 import pytest
+import trace_rig as rig
+from trace_rig import LABELS, order, tracing
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
-from linkpass.core.settings import CoreSettings, Probing
-from linkpass.edges.traces import TraceEdge
+from linkpass.core.settings import Tracing
 from linkpass.wire import probe
 
 pytestmark = pytest.mark.netns
-LABELS = tuple(range(1, 13))
-NAMES = {address: name for name, address in lab.SWITCHES.items()} | {
-    f"10.127.{number}.{side}": (a, b)[side] for number, (a, _, b, _) in enumerate(lab.LINKS) for side in (0, 1)
-}
 
 
 class Flow(NamedTuple):
@@ -35,34 +32,8 @@ class Flow(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    made = lab.Fabric()
-    try:
-        made.up()
+    with rig.built() as made:
         yield made
-    finally:
-        made.down()
-
-
-@contextlib.asynccontextmanager
-async def tracing(
-    fabric: lab.Fabric, address: str = lab.HOSTS["h1"], **probing: str
-) -> AsyncIterator[tuple[TraceEdge, list[ev.Event]]]:
-    told: list[ev.Event] = []
-    settings = CoreSettings(host="h1", address=address, probing=Probing(**probing))  # type: ignore[arg-type]
-    edge = TraceEdge(settings, told.append, NAMES)
-    with lab.inside("h1"):
-        edge.open()
-        for name in ("eth1", "eth2"):
-            edge.set_uplink(name, fabric.ifindex["h1", name], fabric.mac["h1", name], fabric.gateway_mac("h1", name))
-    try:
-        yield edge, told
-    finally:
-        edge.close()
-        edge.close()
-
-
-def order(uplink: str = "eth1", peer: str = lab.HOSTS["h2"], labels: tuple[int, ...] = LABELS) -> cmd.TraceLabels:
-    return cmd.TraceLabels(cmd_id=7, cause="t", peer=peer, uplink=uplink, labels=labels)
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
@@ -240,22 +211,21 @@ async def test_the_copies_never_look_like_data(fabric: lab.Fabric) -> None:
 
 
 async def test_pacing_bounds_the_rate(fabric: lab.Fabric) -> None:
-    told: list[ev.Event] = []
-    settings = CoreSettings(host="h1", address=lab.HOSTS["h1"])
-    edge = TraceEdge(settings, told.append, NAMES, packets_per_s=200)
-    with lab.inside("h1"):
-        edge.open()
-        edge.set_uplink(
-            "eth2", fabric.ifindex["h1", "eth2"], fabric.mac["h1", "eth2"], fabric.gateway_mac("h1", "eth2")
-        )
-    try:
+    async with tracing(fabric, pace=Tracing(packets_per_s=200)) as (edge, told):
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await edge.trace(order("eth2", labels=tuple(range(40))))
         assert edge.sent / (loop.time() - begun_s) < 220
-    finally:
-        edge.close()
-    assert isinstance(told[0], ev.LabelsTraced)
+        assert isinstance(told[0], ev.LabelsTraced)
+
+
+async def test_a_burst_finds_what_a_slow_trace_finds(fabric: lab.Fabric) -> None:
+    async with tracing(fabric) as (edge, told):
+        await edge.trace(order(urgent=True))
+        await edge.trace(order())
+        fast, slow = told
+        assert isinstance(fast, ev.LabelsTraced) and isinstance(slow, ev.LabelsTraced)
+        assert fast.hops == slow.hops
 
 
 async def test_labels_that_leave_elsewhere_are_left_out(fabric: lab.Fabric) -> None:

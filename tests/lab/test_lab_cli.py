@@ -161,3 +161,22 @@ def test_help_shows_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {example.partition(":")[0] for example, _ in EXAMPLES} == {
         "carrier", "blackhole", "loss", "bucket", "rate", "flap", "dead", "freeze",
     }  # fmt: skip
+
+
+@pytest.mark.netns
+def test_a_cabling_plan_is_built_like_any_other_file(tmp_path: Path) -> None:
+    called, plan = f"tlp{os.getpid()}", tmp_path / "plan.dot"
+    plan.write_text(
+        'graph plan {\n "host1" [function="host"]\n "host2" [function="host"]\n'
+        ' "host1":"eth1" -- "leaf1":"swp1"\n "host2":"eth1" -- "leaf2":"swp1"\n'
+        ' "leaf1":"swp3" -- "spine1":"swp1"\n "leaf2":"swp3" -- "spine1":"swp2"\n}\n'
+    )
+    result = lab("up", str(plan), "--name", called, "--dir", str(tmp_path / "run"), "--json")
+    try:
+        assert result.exit_code == 0, result.output
+        view = json.loads(lab("status", called, "--json").stdout)
+        assert {node["name"] for node in view["nodes"]} == {"host1", "host2", "leaf1", "leaf2", "spine1"}
+        ways = {way["id"] for link in view["links"] for way in link["directions"]}
+        assert "leaf1>spine1" in ways and all(way["carrier"] for link in view["links"] for way in link["directions"])
+    finally:
+        assert "is gone" in lab("down", called).output

@@ -52,10 +52,11 @@ class LldpLab:
     def _socket(self, name: str) -> str:
         return str(self._folder / f"{name}.sock")
 
+    def asking(self, name: str, *words: str) -> list[str]:
+        return ["lldpcli", "-u", self._socket(name), *words]
+
     def _asks(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["lldpcli", "-u", self._socket(name), *words], capture_output=True, text=True, timeout=10, check=False
-        )
+        return subprocess.run(self.asking(name, *words), capture_output=True, text=True, timeout=10, check=False)
 
     def told(self, name: str, form: str) -> str:
         """What `lldpctl` prints of the node's neighbours."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import fabric_texts as texts
@@ -13,6 +14,7 @@ from lldp_lab import LldpLab
 
 from linkpass.cli import cli
 from linkpass.cli.scapy_here import import_scapy_quietly
+from linkpass.edges.neighbours import NeighbourEdge
 from topology import generate
 from topology.model import Fabric
 from topology.sources import lldp
@@ -90,3 +92,35 @@ def test_captured_frames_say_what_is_printed(lab: LldpLab) -> None:
             assert frame[decoded.LLDPDUPortID].id == told.mac
             assert frame.src == told.mac
             assert line > 1
+
+
+async def test_the_daemon_asks_who_is_at_its_uplinks_and_a_capture_says_the_same(lab: LldpLab, tmp_path: Path) -> None:
+    import_scapy_quietly()
+    from scapy.layers.l2 import Ether
+    from scapy.utils import PcapNgWriter
+
+    settled(lab, FABRIC)
+    wanted = {link.port("host1").name: link.peer("host1").node for link in FABRIC.links_of("host1")}
+    for form in ("json", "json0"):
+        told: list[Mapping[str, str]] = [{}]
+        words = lab.asking("host1", "-f", form, "show", "neighbors", "details")
+        neighbours = NeighbourEdge(words, "host1", lambda ports, _, told=told: told.append(ports))
+        for _ in range(100):  # on a busy machine an announcement may be late, and the neighbour forgotten meanwhile
+            assert await neighbours.look() == ""
+            if told[-1] == wanted:
+                break
+            await asyncio.sleep(0.1)
+        assert told[-1] == wanted
+    live = tmp_path / "live"
+    live.mkdir()
+    for node in ("host1", "leaf1"):
+        with PcapNgWriter(str(live / f"{node}.pcapng")) as writer:
+            for port in FABRIC.ports(node):
+                frame = Ether(lab.frame(node, port.name))
+                frame.sniffed_on = port.name
+                writer.write(frame)
+    plan = tmp_path / "plan.dot"
+    plan.write_text(texts.dot(FABRIC))
+    done = CliRunner().invoke(cli, ["topology", "diff", str(plan), str(live)])
+    heard = {link.id for node in ("host1", "leaf1") for link in FABRIC.links_of(node)}
+    assert (done.exit_code, f"{len(heard)} links are as planned" in done.output) == (0, True), done.output

@@ -30,6 +30,8 @@ class Source:
     unsure: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     subnet: Subnet | None = None
+    addresses: dict[str, str] = field(default_factory=dict)
+    """IP address -> node, of addresses under which the source knows nodes; those that several have are left out."""
 
 
 class Cables:

@@ -32,12 +32,13 @@ def read(text: str, where: str = "<text>", variables: Mapping[str, str] | None =
     return Source("containerlab", containerlab.parse(text, where, variables))
 
 
-def read_all(texts: Sequence[tuple[str, str]]) -> Source:
-    """What several nodes hear by LLDP, a text (and what to call it) each. Raises TopologyError."""
+def read_all(texts: Sequence[tuple[str, str]], heard: Sequence[lldp.Answers] = ()) -> Source:
+    """What several nodes hear by LLDP, a text (and what to call it) each, and what was heard otherwise. Raises
+    TopologyError."""
     for text, where in texts:
         if not lldp.is_output(text):
             raise TopologyError(where, 1, "", "of several files each has to be what lldpctl -f json prints")
-    return lldp.joined([lldp.answers(text, where) for text, where in texts])
+    return lldp.joined([*(lldp.answers(text, where) for text, where in texts), *heard])
 
 
 def named_like(source: Source, known: Source, where: str) -> Source:

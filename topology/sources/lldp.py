@@ -11,6 +11,7 @@ changed) are not modelled, and named in the notes.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -31,13 +32,15 @@ _FORWARDING: Final = frozenset({"Bridge", "Router"})
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A port as it tells of itself: node, names (the first is the one to use), speed and address."""
+    """A port as it tells of itself: node, names (the first is the one to use), speed, hardware address, and the IP
+    addresses of its node's management."""
 
     node: str
     names: tuple[str, ...]
     speed_bps: int | None
     mac: str | None
     forwards: bool | None
+    addresses: tuple[str, ...] = ()
 
     @property
     def port(self) -> Port:
@@ -46,19 +49,33 @@ class Told:
 
 @dataclass(slots=True)
 class Answers:
-    """What one node hears: `heard` has its interface, what is told there, and the line. `named`: by itself."""
+    """What one node hears: `heard` has its interface, what is told there, and the line. `named`: by itself; `whole`: of
+    all its ports."""
 
     node: str
     where: str
     named: bool = False
+    whole: bool = True
     forwards: bool | None = None
     heard: list[tuple[str, Told, int]] = field(default_factory=list)
     own: dict[str, Told] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
 
 def is_output(text: str) -> bool:
     """Whether a text looks like the program's output."""
     return _START.match(text) is not None
+
+
+def clean(name: str) -> str:
+    """A node's name without the characters that separate names."""
+    return re.sub(r"[>:]", "-", name)
+
+
+def port_names(kind: str, value: str, described: str) -> tuple[str, ...]:
+    """What a port is called, the name to use first. `kind` of its id: `ifname`, `mac` or another."""
+    first = value if kind == "ifname" or (kind != "mac" and value and not value.isdecimal()) else described or value
+    return tuple(one.replace(">", "_") for one in dict.fromkeys((first, value, described)) if one)
 
 
 def read(text: str, where: str = "<text>") -> Source:
@@ -74,11 +91,11 @@ def answers(text: str, where: str) -> Answers:
         reader = _Reader(text, where, start)
         if "local-chassis" in document:
             chassis = reader.one(reader.one(document["local-chassis"]).get("chassis"))
-            own_name, found.forwards = reader.chassis(chassis)
+            own_name, found.forwards, found.addresses = reader.chassis(chassis)
         for interface, body in reader.interfaces(document.get("lldp")):
             told = reader.told(interface, body)
             if "status" in body and "rid" not in body:
-                own_name, found.own[interface] = told.node, told
+                own_name, found.own[interface], found.addresses = told.node, told, told.addresses
             else:
                 found.heard.append((interface, told, reader.line(interface)))
     found.named = bool(own_name)
@@ -99,6 +116,7 @@ def joined(nodes: Iterable[Answers]) -> Source:
     announced = {told.node for one in every for _, told, _ in one.heard}
     longer = domainless((one.node for one in every if not one.named), announced)
     every = [replace(one, node=longer.get(one.node, one.node)) for one in every]  # lldpd announces domains
+    every = _parts_joined(every)
     for one in every:
         if one.node in by_name:
             raise TopologyError(one.where, 1, "", f"{one.node} tells of its neighbours in {by_name[one.node]} already")
@@ -125,7 +143,45 @@ def joined(nodes: Iterable[Answers]) -> Source:
     for here, there, line in claims.values():
         cables.join(here, there, line)
     fabric = cables.fabric("lldp", tuple(notes))
-    return Source("LLDP", fabric, frozenset(by_name), other_names=other_names, unsure=unsure, notes=tuple(notes))
+    told_all = frozenset(one.node for one in every if one.whole)
+    return Source(
+        "LLDP",
+        fabric,
+        told_all,
+        other_names=other_names,
+        unsure=unsure,
+        notes=tuple(notes),
+        addresses=addresses(every),
+    )
+
+
+def _parts_joined(every: list[Answers]) -> list[Answers]:
+    """What a node was heard to hear at one port and at another is one node's."""
+    whole = [one for one in every if one.whole]
+    parts: dict[str, Answers] = {one.node: one for one in whole}
+    for one in every:
+        known = parts.setdefault(one.node, one)
+        if one.whole or known is one:
+            continue
+        known.heard += one.heard
+        known.own.update(one.own)
+    return [*whole, *(one for one in parts.values() if not one.whole)]
+
+
+def addresses(every: list[Answers]) -> dict[str, str]:
+    """Management address -> node; link-local ones and those that several nodes have are left out."""
+    owners: dict[str, set[str]] = {}
+    for one in every:
+        ports = [told for _, told, _ in one.heard]
+        for node, several in ((one.node, one.addresses), *((told.node, told.addresses) for told in ports)):
+            for text in several:
+                try:
+                    address = ipaddress.ip_address(text)
+                except ValueError:
+                    continue
+                if not (address.is_link_local or address.is_loopback or address.is_unspecified):
+                    owners.setdefault(str(address), set()).add(node)
+    return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
 
 def _with_speed(port: Port, told: Port) -> Port:
@@ -234,8 +290,8 @@ class _Reader:
                     raise self.wrong(name, "interface", "an object of an interface", body)
                 yield name, body
 
-    def chassis(self, value: dict[str, Any], near: str = "chassis") -> tuple[str, bool | None]:
-        """The name of a node, its id where it has none, and whether it forwards."""
+    def chassis(self, value: dict[str, Any], near: str = "chassis") -> tuple[str, bool | None, tuple[str, ...]]:
+        """The name of a node, its id where it has none, whether it forwards, and its addresses."""
         body, name = value, self.text(value.get("name"), near, "chassis.name")
         if not name and len(value) == 1 and "id" not in value:
             name = next(iter(value))
@@ -245,19 +301,20 @@ class _Reader:
             raise self.wrong(near, "chassis", "a name or an id", value)
         able = [one for one in self.many(body.get("capability")) if isinstance(one, dict)]
         forwards = any(one.get("type") in _FORWARDING and one.get("enabled") is True for one in able)
-        return re.sub(r"[>:]", "-", name), forwards if able else None
+        said = [one.get("value") if isinstance(one, dict) else one for one in self.many(body.get("mgmt-ip"))]
+        addresses = tuple(one for one in said if isinstance(one, str))
+        return clean(name), forwards if able else None, addresses
 
     def told(self, interface: str, body: dict[str, Any]) -> Told:
-        name, forwards = self.chassis(self.one(body.get("chassis"), interface, "chassis"), interface)
+        name, forwards, addresses = self.chassis(self.one(body.get("chassis"), interface, "chassis"), interface)
         port = self.one(body.get("port"), interface, "port")
         own = self.one(port.get("id"), interface, "port.id")
         kind, value = own.get("type"), self.text(own.get("value"), interface, "port.id")
         described = self.text(port.get("descr"), interface, "port.descr")
-        first = value if kind == "ifname" or (kind != "mac" and value and not value.isdecimal()) else described or value
-        names = [one.replace(">", "_") for one in dict.fromkeys((first, value, described)) if one]
+        names = port_names(kind or "", value, described)
         if not names:
             raise self.wrong(interface, "port", "an id or a description", port)
         current = self.text(self.one(port.get("auto-negotiation"), interface, "port").get("current"), interface, "port")
         mau = _MAU.match(current)
         speed = int(mau[1]) * (10**9 if mau[2] else 10**6) if mau else None
-        return Told(name, tuple(names), speed or None, value if kind == "mac" else None, forwards)
+        return Told(name, names, speed or None, value if kind == "mac" else None, forwards, addresses)

@@ -99,6 +99,15 @@ def _paths(view: View) -> Iterator[Metric]:
     yield from gauge("path_most_rtt_seconds", "Round trip on the slowest path.", labels, most)
 
 
+def _traces(view: View) -> Iterator[Metric]:
+    space, of = space_of(view, "traces")
+    count: Counter[tuple[str, ...]] = Counter()
+    for row in rows_of(view, "traces"):
+        count[(row["uplink"], row["kind"], *of(row))] += 1
+    text = "What traces have found out beside the hops, by kind: hops that are mute, answer in part, and the like."
+    yield from gauge("trace_notes", text, ("uplink", "kind", *space), count.items())
+
+
 def _namespaces(view: View) -> Iterator[Metric]:
     rows: dict[str, Row] = {row.get("name") or str(row.get("inode", "")): row for row in rows_of(view, "netns")}
     connections = [((name,), row.get("connections")) for name, row in rows.items()]
@@ -145,4 +154,4 @@ def _steering(view: View) -> Iterator[Metric]:
     yield from gauge("steering_reprograms", "Times that an object had to be programmed again.", who, tries)
 
 
-PARTS = (_daemon, _uplinks, _peers, _links, _paths, _namespaces, _probes, _steering)
+PARTS = (_daemon, _uplinks, _peers, _links, _paths, _traces, _namespaces, _probes, _steering)
