@@ -14,6 +14,7 @@ from linkpass import __version__
 from linkpass.app.agent import Agent
 from linkpass.edges.sockets import namespaces
 
+SHOWN = ("uplinks", "peers", "links", "paths", "steering", "stragglers")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -41,8 +42,9 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "notes": [note for agent in agents for note in agent.notes],
         "netns": [],
         "probes": _probes(agents),
+        "pace": first.pace_view,
     }
-    for key in ("uplinks", "peers", "links", "paths", "steering"):
+    for key in SHOWN:
         shown[key] = []
     for agent in agents:
         assert agent.core is not None
@@ -62,7 +64,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
             peer["steerable"] = {"rung1": peer.pop("rung1"), "rung2": rung2, "why": why}
         for path in view["paths"]:
             path["age_s"] = ages.get((path["peer"], path["uplink"], path["label"]))
-        for key in ("uplinks", "peers", "links", "paths", "steering"):
+        for key in SHOWN:
             shown[key] += [{**row, "netns": agent.namespace.name} for row in view[key]]
     return shown
 

@@ -66,6 +66,20 @@ class SteeringView(msgspec.Struct, frozen=True):
     why: str
 
 
+class StragglerView(msgspec.Struct, frozen=True):
+    """A host that all others wait for. `ago_s`: since it was named; `cause`: what they wait for, not the causal id."""
+
+    host: str
+    name: str
+    cause: str
+    rank: int
+    lag_s: float
+    period_s: float
+    ago_s: float
+    why: str
+    story: str
+
+
 class View(msgspec.Struct, frozen=True):
     host: str
     address: str
@@ -78,6 +92,7 @@ class View(msgspec.Struct, frozen=True):
     links: tuple[LinkView, ...]
     paths: tuple[PathView, ...]
     steering: tuple[SteeringView, ...]
+    stragglers: tuple[StragglerView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -172,7 +187,18 @@ def view_of(world: World, now_s: float) -> View:
         tuple(links),
         tuple(paths),
         steering,
+        _stragglers(world, now_s),
     )
+
+
+def _stragglers(world: World, now_s: float) -> tuple[StragglerView, ...]:
+    return tuple(
+        StragglerView(
+            one.host, world.title(one.host), one.cause, one.rank, one.lag_s, one.period_s, now_s - one.since_s,
+            "; ".join(one.evidence), one.story,
+        )
+        for one in world.stragglers.values()
+    )  # fmt: skip
 
 
 def rung1_of(world: World, address: str) -> tuple[bool, str]:
