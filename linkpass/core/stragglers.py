@@ -6,7 +6,8 @@ What-if Analysis, OSDI 2025; Wu et al., Falcon, 2024); `late_ratio` is above tha
 
 From claims to a name:
 
-- compute: its own host says *late* and another says *awaits* it; or, while its own daemon is not heard, two others do.
+- compute: its own host says *late* and another says *awaits* it; or, while its own daemon is not heard, two others do;
+  and more than half of those who ever awaited it come close to saying so.
   Word against word names nobody: a daemon that lies can accuse itself alone.
 - network: *slow* pairs are told by two hosts at least, and all of them have one host in common, and only one.
   As long as data stands in any queue nobody is called slow to compute: who waits for bytes comes late, too.
@@ -204,10 +205,14 @@ class StragglerDesk:
 
     def _compute(self, now_s: float, least: Least) -> list[Straggler]:
         late = {about: says[0][1] for about, says in self._said("late", now_s, least).items()}
+        ever = self._said("awaits", now_s, lambda host: 0.0)
+        near = self._said("awaits", now_s, lambda host: min(least(host), SUSPECT_RATIO * self._least(host)))
         found = []
         for about, witnesses in self._said("awaits", now_s, least).items():
             own = late.get(about)
             if own is None and (about in self._heard_s or len(witnesses) < 2):
+                continue
+            if 2 * len(near.get(about, ())) <= len(ever.get(about, ())):
                 continue
             says = [f"{self._world.title(who)} waits {line.lag_s * 1e3:.0f} ms for it" for who, line in witnesses]
             if own is not None:

@@ -66,9 +66,9 @@ def shown(book: Playbook) -> list[tuple[str, str]]:
 LATE3: tuple[tuple[int, PaceKind, int], ...] = ((3, "late", 3), (2, "awaits", 3), (4, "awaits", 3))
 
 
-def test_a_late_rank_is_named_after_ten_steps_with_its_evidence(book: Playbook) -> None:
+def test_a_late_rank_is_named_after_13_steps_with_its_evidence(book: Playbook) -> None:
     claims = Claims(book).steps(4)
-    claims.steps(8, *LATE3)
+    claims.steps(12, *LATE3)
     book << nothing
     claims.steps(4, *LATE3)
     book << like(Record, what="straggler host3: all others wait for it to compute", element="host3", level="warning",
@@ -83,7 +83,7 @@ def test_a_late_rank_is_named_after_ten_steps_with_its_evidence(book: Playbook) 
 
 
 def test_a_name_does_not_outlast_the_words_that_it_rests_on(book: Playbook) -> None:
-    Claims(book).steps(4).steps(12, *LATE3)
+    Claims(book).steps(4).steps(14, *LATE3)
     book << like(Record, what="straggler host3: all others wait for it to compute")
     book >> STALE_S - 1
     book << nothing
@@ -105,6 +105,13 @@ def test_a_name_does_not_outlast_the_words_that_it_rests_on(book: Playbook) -> N
 )
 def test_one_host_s_word_names_nobody(book: Playbook, hits: list[tuple[int, PaceKind, int]]) -> None:
     Claims(book).steps(4).steps(60, *hits)
+    book << nothing
+
+
+def test_one_of_its_neighbours_is_not_all_others(book: Playbook) -> None:
+    """Host 4 has awaited it before now, and does not now."""
+    claims = Claims(book).steps(4).steps(2, *LATE3).steps(10)
+    claims.steps(40, (3, "late", 3), (2, "awaits", 3))
     book << nothing
 
 
@@ -197,13 +204,13 @@ def steps(book: Playbook, count: int, late: dict[int, float], first: int = 0) ->
 
 def test_the_rank_that_comes_last_by_its_own_word_is_named(book: Playbook) -> None:
     done = steps(book, 8, {})
-    done = steps(book, 7, {2: 0.06}, done)
+    done = steps(book, 11, {2: 0.06}, done)
     book << nothing
-    done = steps(book, 3, {2: 0.06}, done)
+    done = steps(book, 4, {2: 0.06}, done)
     book << like(Record, what="straggler host3 (rank 2): all others wait for it to compute", element="host3",
                  why=lambda why: why.startswith("it came last to each step, 57 of "))  # fmt: skip
     assert book.core.view(book.now_s).stragglers[0].rank == 2
-    steps(book, 12, {}, done)
+    steps(book, 18, {}, done)
     book << like(Record, what="host3 holds the others up no more")
 
 

@@ -45,17 +45,22 @@ def trial(rig: PaceRig, host: str, cause: str, fault: AbstractContextManager[Any
 
 
 def healthy(rig: PaceRig, seconds: float) -> dict[str, Any]:
-    before = {host: rig.daemons.view(host)["pace"] for host in rig.hosts}
+    before = {host: rig.daemons.view(host) for host in rig.hosts}
     rig.job.update()
     begun_s, first = time.monotonic(), rig.job.steps
     time.sleep(seconds)
     rig.job.update()
     span_s = time.monotonic() - begun_s
-    after = {host: rig.daemons.view(host)["pace"] for host in rig.hosts}
+    views = {host: rig.daemons.view(host) for host in rig.hosts}
+    whole = [round((views[h]["cpu_s"] - before[h]["cpu_s"]) / span_s, 5) for h in rig.hosts]
+    after = {host: view["pace"] for host, view in views.items()}
+    if after[rig.hosts[0]] is None:
+        return {"seconds": span_s, "daemon_cpu_ratio": whole}
     return {
+        "daemon_cpu_ratio": whole,
         "seconds": span_s, "steps": rig.job.steps - first, "period_s": rig.job.median_step_s(begun_s),
         "false": [f"{e.host}: {e.what} ({e.why})" for e in rig.names(0.0)],
-        "cpu_ratio": [round((after[h]["cpu_s"] - before[h]["cpu_s"]) / span_s, 5) for h in rig.hosts],
+        "cpu_ratio": [round((after[h]["cpu_s"] - before[h]["pace"]["cpu_s"]) / span_s, 5) for h in rig.hosts],
         "hits": {h: [(c["kind"], c["units"], c["hits"]) for c in after[h]["claims"]] for h in rig.hosts},
         "interval_s": [after[h]["interval_s"] for h in rig.hosts], "connections": after[rig.hosts[0]]["connections"],
     }  # fmt: skip
@@ -68,11 +73,14 @@ def main() -> int:
     parser.add_argument("--slow-s", type=float, default=0.1)
     parser.add_argument("--rate", default="10mbit")
     parser.add_argument("--healthy-s", type=float, default=60.0)
+    parser.add_argument("--off", action="store_true", help="without looking, to compare the daemons' processor time")
+    parser.add_argument("--ordinary", action="store_true", help="the job is scheduled as anything else")
     parser.add_argument("--cases", default="compute,network,stopped")
     args = parser.parse_args()
     rigs.START_S = 400.0
     found: dict[str, list[Any]] = {}
-    with tempfile.TemporaryDirectory() as folder, PaceRig(Path(folder), args.pause_s) as rig:
+    how = {"enabled": not args.off, "undisturbed": not args.ordinary}
+    with tempfile.TemporaryDirectory() as folder, PaceRig(Path(folder), args.pause_s, **how) as rig:
         print("healthy", json.dumps(healthy(rig, args.healthy_s)), flush=True)
         for case in filter(None, args.cases.split(",")):
             for number in range(args.n):

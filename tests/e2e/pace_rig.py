@@ -23,13 +23,15 @@ class PaceRig(Rig):
     """The job computes (sleeps) for `pause_s` in each step. Its ranks run under SCHED_RR, once they run: on a machine
     whose cores are full every rank is late now and then, and it is not the machine that is tested."""
 
-    def __init__(self, folder: Path, pause_s: float = 0.1) -> None:
-        super().__init__(folder, DaemonSpec(mode="observe", realtime=True, extra={"stragglers": {"enabled": True}}))
+    def __init__(self, folder: Path, pause_s: float = 0.1, *, enabled: bool = True, undisturbed: bool = True) -> None:
+        extra = {"stragglers": {"enabled": enabled}}
+        super().__init__(folder, DaemonSpec(mode="observe", realtime=True, extra=extra))
+        self._undisturbed = undisturbed
         spec = JobSpec(steps=1_000_000, hash_every=0, extra=("--pause-s", str(pause_s)))
         self.job = Job(self.lab, self.hosts, folder / "job", spec)
 
     def start_daemons(self) -> None:
-        for rank in self.job.processes:
+        for rank in self.job.processes if self._undisturbed else ():
             for thread in os.listdir(f"/proc/{rank.pid}/task"):
                 os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
         super().start_daemons()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkpass.wire import pace, probe
@@ -17,6 +17,7 @@ arrivals = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(claims, arrivals)
 def test_a_round_trip_in_a_probe(said: list[pace.Claim], came: list[pace.Arrival]) -> None:
     signer, ends = probe.Signer(b"a key for tests only"), bytes(32)
