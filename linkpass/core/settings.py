@@ -105,8 +105,8 @@ class Stragglers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job slowed from a tenth on; below a fifth a host with full cores is late now and then without being slow."""
     least_s: float = 0.02
     """The same in time, at least."""
-    threshold: float = 15.0
-    """Log-likelihood to cross: about one false crossing in e^15 restarts of the test on a rank that is late in a
+    threshold: float = 13.0
+    """Log-likelihood to cross: about one false crossing in e^13 restarts of the test on a rank that is late in a
     quarter of its steps; two hosts have to cross it."""
 
 

@@ -66,11 +66,11 @@ def shown(book: Playbook) -> list[tuple[str, str]]:
 LATE3: tuple[tuple[int, PaceKind, int], ...] = ((3, "late", 3), (2, "awaits", 3), (4, "awaits", 3))
 
 
-def test_a_late_rank_is_named_after_13_steps_with_its_evidence(book: Playbook) -> None:
+def test_a_late_rank_is_named_after_12_steps_with_its_evidence(book: Playbook) -> None:
     claims = Claims(book).steps(4)
-    claims.steps(12, *LATE3)
+    claims.steps(10, *LATE3)
     book << nothing
-    claims.steps(4, *LATE3)
+    claims.steps(2, *LATE3)
     book << like(Record, what="straggler host3: all others wait for it to compute", element="host3", level="warning",
                  why=lambda why: why.startswith("its own host sees others open 50 of 100 ms"))  # fmt: skip
     assert shown(book) == [("host3", "compute")]
@@ -204,7 +204,7 @@ def steps(book: Playbook, count: int, late: dict[int, float], first: int = 0) ->
 
 def test_the_rank_that_comes_last_by_its_own_word_is_named(book: Playbook) -> None:
     done = steps(book, 8, {})
-    done = steps(book, 11, {2: 0.06}, done)
+    done = steps(book, 10, {2: 0.06}, done)
     book << nothing
     done = steps(book, 4, {2: 0.06}, done)
     book << like(Record, what="straggler host3 (rank 2): all others wait for it to compute", element="host3",

@@ -17,7 +17,7 @@ from linkpass.edges.sockets import SocketEdge
 
 pytestmark = pytest.mark.netns
 
-COMPUTE_S, LAG_S = 0.06, 0.12
+COMPUTE_S, LAG_S = 0.1, 0.2
 SETTINGS = Stragglers(enabled=True, cpu_ratio=1.0)
 
 
@@ -57,6 +57,10 @@ class Rig:
     async def healthy(self) -> None:
         self.everybody()
 
+    def hits(self, kind: str, about: str) -> int:
+        claim = self.claims().get((kind, about))
+        return claim.hits if claim is not None else 0
+
     def claims(self) -> dict[tuple[str, str], PaceClaim]:
         last = next((event for event in reversed(self.said) if isinstance(event, PaceTold)), PaceTold())
         return {(claim.kind, claim.about): claim for claim in last.claims}
@@ -91,8 +95,8 @@ async def test_the_peer_that_answers_late_is_awaited(two: TwoUplinks, stack: Exi
     await rig.steps(12, step)
     await asyncio.sleep(0.15)
     awaited = rig.claims()["awaits", PEER6]
-    assert 2 * awaited.hits > 12 and LAG_S / 2 < awaited.lag_s < 2 * LAG_S
-    assert rig.claims()["late", ""].hits <= 2 and ("awaits", OTHER6) not in rig.claims()
+    assert awaited.hits >= 4 and awaited.lag_s > LAG_S / 2
+    assert rig.claims()["late", ""].hits < awaited.hits > rig.hits("awaits", OTHER6)
     assert rig.told[-1][0] == rig.said[-1].claims  # type: ignore[attr-defined]
     assert rig.edge.view()["error"] == ""
 
@@ -109,8 +113,9 @@ async def test_who_answers_late_says_so_itself(two: TwoUplinks, stack: ExitStack
 
     await rig.steps(12, step)
     await asyncio.sleep(0.15)
-    assert 2 * rig.claims()["late", ""].hits > 12
-    assert not any(kind == "awaits" for kind, _ in rig.claims())
+    late = rig.claims()["late", ""]
+    assert late.hits >= 4 and late.lag_s > LAG_S / 2
+    assert rig.hits("awaits", PEER6) < late.hits > rig.hits("awaits", OTHER6)
 
 
 async def test_data_that_is_not_read_is_told(two: TwoUplinks, stack: ExitStack) -> None:
@@ -134,7 +139,7 @@ async def test_data_that_is_not_read_is_told(two: TwoUplinks, stack: ExitStack) 
     await rig.steps(12, step)
     await asyncio.sleep(0.15)
     unread = rig.claims()["unread", PEER6]
-    assert 2 * unread.hits > 12 and rig.claims().get(("slow", PEER6), unread).hits <= unread.hits
+    assert unread.hits >= 4 and unread.hits > rig.hits("slow", PEER6)
 
 
 async def test_connections_that_carry_nothing_are_not_looked_at(two: TwoUplinks, stack: ExitStack) -> None:
@@ -166,7 +171,7 @@ async def test_a_connection_that_ends_between_looks_is_an_error_in_words_and_no_
 
 async def test_looks_become_rarer_where_they_cost_more_than_allowed(two: TwoUplinks, stack: ExitStack) -> None:
     dear = await started(two, stack, Stragglers(enabled=True, cpu_ratio=0.0005))
-    assert dear.edge.interval_s > 5 * SETTINGS.interval_s
+    assert dear.edge.interval_s > 10 * SETTINGS.interval_s
     looks = dear.edge.looks
     await asyncio.sleep(0.2)
     assert dear.edge.looks - looks < 10
