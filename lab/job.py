@@ -84,6 +84,7 @@ class Job:
         self._stop_file.unlink(missing_ok=True)
         for rank in range(len(self.hosts)):
             self._log_path(rank).unlink(missing_ok=True)
+            self._slow_path(rank).unlink(missing_ok=True)
         on_loopback = isinstance(self.place, Loopback)
         master = self.place.address(self.hosts[0], self.spec.family)
         shared = {
@@ -158,6 +159,12 @@ class Job:
         self.wait(timeout_s)
         return self.steps
 
+    def slow(self, rank: int, seconds: float) -> None:
+        """A rank loses so much time in each step from its next one on; 0: it is as fast as the others again."""
+        scratch = self._slow_path(rank).with_suffix(".new")
+        scratch.write_text(str(seconds))
+        scratch.replace(self._slow_path(rank))
+
     def close(self) -> None:
         """End what still runs, at once."""
         for process in self.processes:
@@ -200,7 +207,8 @@ class Job:
         argv = [
             sys.executable, str(SCRIPT), "--preset", self.spec.preset, "--steps", str(self.spec.steps),
             "--seed", str(self.spec.seed), "--hash-every", str(self.spec.hash_every),
-            "--log", str(self._log_path(rank)), "--stop-file", str(self._stop_file), *self.spec.extra,
+            "--log", str(self._log_path(rank)), "--stop-file", str(self._stop_file),
+            "--slow-file", str(self._slow_path(rank)), *self.spec.extra,
         ]  # fmt: skip
         with open(self._error_path(rank), "wb") as errors:
             return self.place.popen(
@@ -218,6 +226,9 @@ class Job:
 
     def _log_path(self, rank: int) -> Path:
         return self.run_dir / f"rank{rank}.jsonl"
+
+    def _slow_path(self, rank: int) -> Path:
+        return self.run_dir / f"rank{rank}.slow"
 
     def _error_path(self, rank: int) -> Path:
         return self.run_dir / f"rank{rank}.err"

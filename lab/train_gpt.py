@@ -139,6 +139,16 @@ def asked_to_stop(stop_file: Path | None) -> int | None:
         return None
 
 
+def slowed_by_s(slow_file: Path | None) -> float:
+    """What this rank is to lose in each step now, as one with a throttled processor would."""
+    if slow_file is None:
+        return 0.0
+    try:
+        return float(slow_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--preset", choices=sorted(PRESETS), default="bench")
@@ -151,6 +161,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hash-every", type=int, default=50, help="steps between hashes of the weights; 0: never")
     parser.add_argument("--stop-file", type=Path, help="holds the number of steps to end at; looked at in each step")
     parser.add_argument("--pause-s", type=float, default=0.0, help="wait so long in each step, as a larger model would")
+    parser.add_argument(
+        "--slow-file", type=Path, help="holds seconds that this rank loses in each step, looked at in each"
+    )
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of the process group")
     return parser.parse_args()
 
@@ -181,7 +194,7 @@ def train(args: argparse.Namespace, shape: Shape, rank: int, world: int) -> int:
                 optimizer.zero_grad()
                 torch.autograd.backward(loss)
                 optimizer.step()
-                time.sleep(args.pause_s)
+                time.sleep(args.pause_s + slowed_by_s(args.slow_file))
                 log.write(
                     f'{{"step": {step}, "start_s": {start_s:.6f}, "end_s": {time.monotonic():.6f}, '
                     f'"loss": {loss.item():.5f}}}\n'

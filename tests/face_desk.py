@@ -129,6 +129,16 @@ def sample_view() -> dict[str, Any]:
         ],
         "notes": ["probes to fd00:ff::3 are filtered: nft add rule inet filter input tcp dport 3785 accept"],
         "verdicts": ["link leaf1>spine1"],
+        "stragglers": [
+            {
+                "host": PEERS[0], "name": "host2", "cause": "compute", "rank": 4, "lag_s": 0.05, "period_s": 0.2,
+                "ago_s": 3.0, "why": "its own host saw others open 50 of 200 ms before it", "story": "host1-2",
+            },
+        ],
+        "pace": {
+            "connections": 2, "interval_s": 0.01, "looks": 900, "cpu_s": 0.05, "steps": 70, "period_s": 0.2,
+            "claims": [], "error": "",
+        },
         "first_verdict_s": 0.4,
         "moves": 4,
         "cpu_s": 12.5,
@@ -146,6 +156,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.now = sample_view()
         self.submitted: list[Event] = []
+        self.came: list[tuple[int, int]] = []
         self.book = JournalEdge(folder)
         self.more_links: tuple[str, ...] = ()
         self.broken = False
@@ -185,6 +196,10 @@ class Desk:
 
     def metrics(self) -> bytes:
         return exposition(self.view)
+
+    def arrived(self, rank: int, step: int) -> bool:
+        self.came.append((rank, step))
+        return rank != 9
 
     async def submit(self, event: Event) -> Mapping[str, Any]:
         if isinstance(event, DrainRequested) and event.link == "host1-leaf1":

@@ -32,6 +32,7 @@ from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
 from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
+from linkpass.edges.pace import PaceEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.roce import RoceProbes
 from linkpass.edges.queue_pairs import QueuePairEdge
@@ -139,6 +140,7 @@ class Agent:
         self._neighbours_why = ""
         self._ask_neighbours_at_s = float("-inf")
         self._sockets: SocketEdge | None = None
+        self._pace: PaceEdge | None = None
         self._early: list[ev.Event] = []
         self.driver: Driver | None = None
         self.core: Core | None = None
@@ -159,6 +161,7 @@ class Agent:
             self._open_probing(settings)
             self._open_moves()
             self._open_sockets(settings)
+            self._open_pace(settings)
         carriers = Carriers(
             routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
             moves=self._moves, echoes=self._echoes,
@@ -186,6 +189,8 @@ class Agent:
             if self._sockets is not None:
                 self._sockets.poll(now_s, self._also_active())
                 self._tune()
+                if self._pace is not None:
+                    self._pace.follow(self._sockets.connections())
         self._try(self._watch.resolve_gateways)
         if self._moves is not None:
             self._try(self._moves.listen)
@@ -217,7 +222,7 @@ class Agent:
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
-        for edge in (self.probes, self._traces, self._echoes, self._sockets, self._moves):
+        for edge in (self._pace, self.probes, self._traces, self._echoes, self._sockets, self._moves):
             if edge is not None:
                 edge.close()
         if self.acting and self.attends and not self.namespace.gone:
@@ -255,7 +260,8 @@ class Agent:
     def faults(self) -> int:
         """Faults of linkpass itself that were met here; the log has each."""
         of_driver = self.driver.faults if self.driver is not None else 0
-        return self._faults.count + of_driver + (self.probes.faults if self.probes is not None else 0)
+        of_edges = sum(edge.faults for edge in (self.probes, self._pace) if edge is not None)
+        return self._faults.count + of_driver + of_edges
 
     @property
     def first_verdict_at_s(self) -> float | None:
@@ -396,6 +402,35 @@ class Agent:
             self.notes.append(f"active peers are not known: {error}")
         else:
             self._sockets = sockets
+
+    def _open_pace(self, settings: CoreSettings) -> None:
+        """Looks at the job's sockets, and talks of it with peers where there are probes."""
+        if not settings.stragglers.enabled or self._sockets is None:
+            return
+        talk = self.probes.open_pace() if self.probes is not None else None
+        pace = PaceEdge(
+            settings.stragglers, self.submit, talk.tell if talk is not None else lambda *_: 0, self._clock.now_s
+        )
+        try:
+            pace.open()
+        except OSError as error:
+            self.notes.append(f"stragglers are not looked for: {error}")
+        else:
+            self._pace = pace
+
+    def arrived(self, rank: int, step: int) -> bool:
+        """A trainer's word: a rank of this host has come to a step. False: stragglers are not looked for here."""
+        if self._pace is None:
+            return False
+        arrival = ev.StepArrived(rank=rank, step=step, at_s=self._clock.now_s())
+        self.submit(arrival)
+        self._pace.arrived(arrival)
+        return True
+
+    @property
+    def pace_view(self) -> dict[str, Any] | None:
+        """Of the looks at the job's sockets; None where stragglers are not looked for."""
+        return self._pace.view() if self._pace is not None else None
 
     def _open_tape(self, settings: CoreSettings) -> None:
         if not self._record_to:

@@ -14,7 +14,7 @@ from linkpass import __version__
 from linkpass.app.agent import Agent
 from linkpass.edges.sockets import namespaces
 
-ROWS = ("uplinks", "peers", "links", "paths", "steering", "host_evidence", "traces")
+ROWS = ("uplinks", "peers", "links", "paths", "steering", "host_evidence", "traces", "stragglers")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -42,6 +42,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "notes": [note for agent in agents for note in agent.notes],
         "netns": [],
         "probes": _probes(agents),
+        "pace": first.pace_view,
     }
     for key in ROWS:
         shown[key] = []

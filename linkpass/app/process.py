@@ -384,6 +384,10 @@ class Daemon:
 
         return exposition(seen)
 
+    def arrived(self, rank: int, step: int) -> bool:
+        told = [agent.arrived(rank, step) for agent in self._agents]  # each of them
+        return any(told)
+
     async def submit(self, event: Event) -> Mapping[str, Any]:
         """Hand an operator's event to every core, and say what was decided within the same turns."""
         last = self._journal.since(0)

@@ -48,7 +48,15 @@ def _head(view: Row) -> list[RenderableType]:
     verdicts = view.get("verdicts") or ()
     if verdicts:
         lines.append(Text(f"blamed: {', '.join(verdicts)}", "red"))
+    lines += [Text(straggler(row), "yellow") for row in view.get("stragglers") or ()]
     return [*lines, ""]
+
+
+def straggler(row: Row) -> str:
+    """`straggler host3 (network): each step waits 40 of 120 ms for it; why host3-7`."""
+    who = (row.get("name") or row["host"]) + (f" rank {row['rank']}" if row.get("rank", -1) >= 0 else "")
+    wait = f"each step waits {seconds(row.get('lag_s'))} of {seconds(row.get('period_s'))} for it"
+    return in_space(row, f"straggler {who} ({row['cause']}): {wait}; linkpass why {row.get('story')}")
 
 
 def _uplinks(view: Row) -> RenderableType:

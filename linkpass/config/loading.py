@@ -63,6 +63,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "limits.trace_pool": (1, 1024),
     "limits.retrace_s": (1, INF),
     "limits.escalations_per_hour": (0, 1000),
+    "stragglers.interval_s": (0.002, 1),
+    "stragglers.cpu_ratio": (0.0001, 1),
+    "stragglers.late_ratio": (0.01, 1),
+    "stragglers.least_s": (0, 3600),
+    "stragglers.threshold": (1, 1000),
     "tcp_timers.rto_min_us": (1000, 1_000_000),
     "tcp_timers.rto_max_ms": (1000, 120_000),
     "routes.metric": (1, 0xFFFFFFFF),
@@ -182,6 +187,7 @@ def core_settings(config: Config, *, address: str = "") -> CoreSettings:
         detection=config.detection,
         limits=config.limits,
         diagnosis=config.diagnosis,
+        stragglers=config.stragglers,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from linkpass.core.settings import Damping, Detection, Diagnosis, Limits, Probing, Tracing
+from linkpass.core.settings import Damping, Detection, Diagnosis, Limits, Probing, Stragglers, Tracing
 from rdma.counters.evidence import Thresholds
 
 DEFAULT_PATH = "/etc/linkpass/linkpass.toml"
@@ -168,6 +168,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detection: Detection = Detection()
     limits: Limits = Limits()
     diagnosis: Diagnosis = Diagnosis()
+    stragglers: Stragglers = Stragglers()
     tcp_timers: TcpTimers = TcpTimers()
     routes: Routes = Routes()
     uplinks: tuple[Uplink, ...] = ()

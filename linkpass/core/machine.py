@@ -19,6 +19,7 @@ from linkpass.core.desired import Wish
 from linkpass.core.element import Element
 from linkpass.core.notices import NoticeDesk
 from linkpass.core.settings import CoreSettings
+from linkpass.core.stragglers import StragglerDesk
 from linkpass.core.view import View, view_of
 from linkpass.core.world import GATHER_S, GROUP, Tray, World, names_of
 
@@ -40,6 +41,7 @@ class Core:
         self.world = World(settings)
         self._tray = Tray()
         self._desk = NoticeDesk(self.world, self._tray)
+        self._stragglers = StragglerDesk(self.world, self._tray)
         self._plan: tuple[ProbeTarget, ...] = ()
         self._survey_at_s: float | None = None
         self._verify_at_s: float | None = None
@@ -71,6 +73,8 @@ class Core:
             ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
+            ev.PaceTold: lambda e, now: self._stragglers.told(e, now),
+            ev.StepArrived: lambda e, now: self._stragglers.arrived(e, now),
             ev.DaemonLate: lambda e, now: hosts.on_late(self.world, self._tray, e.late_s, now),
             ev.HostEvidence: lambda e, now: hosts.on_evidence(self.world, self._tray, e, now),
             ev.HostAnswered: lambda e, now: hosts.on_answered(self.world, e, now),
@@ -275,6 +279,8 @@ class Core:
         if any(deadline <= now_s for deadline in hosts.deadlines(self.world)):
             hosts.tick(self.world, self._tray, now_s)
         crowd.tick(self.world, self._tray, now_s)
+        if any(deadline <= now_s for deadline in self._stragglers.deadlines()):
+            self._stragglers.tick(now_s)
         if self.world.acting:
             for wish in self.world.wishes.values():
                 if wish.in_flight is not None and wish.answer_by_s <= now_s and wish.failed(wish.in_flight, now_s):
@@ -357,6 +363,7 @@ class Core:
         yield from self._desk.deadlines()
         yield from hosts.deadlines(world)
         yield from crowd.deadlines(world)
+        yield from self._stragglers.deadlines()
         for wish in world.wishes.values():
             if wish.due_at_s is not None and world.acting:
                 yield wish.due_at_s

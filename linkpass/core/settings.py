@@ -107,6 +107,25 @@ class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tell peers what was named, and take what they name for a hint: it breaks ties, it accuses and moves nothing."""
 
 
+class Stragglers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Naming the rank that all others wait for (`linkpass.core.pace`, `linkpass.core.stragglers`). Nothing is moved."""
+
+    enabled: bool = False
+    """Off: looking costs up to `cpu_ratio` of a core while a job runs, and small packets to each peer."""
+    interval_s: float = 0.010
+    """Between two looks at the job's sockets, if `cpu_ratio` allows; silences shorter than two looks are not seen."""
+    cpu_ratio: float = 0.01
+    """Share of a core that looking may cost; the interval stretches when it would cost more."""
+    late_ratio: float = 0.2
+    """Share of a step that others have to wait for a rank before the step counts against it. Published studies call a
+    job slowed from a tenth on; below a fifth a host with full cores is late now and then without being slow."""
+    least_s: float = 0.02
+    """The same in time, at least."""
+    threshold: float = 13.0
+    """Log-likelihood to cross: about one false crossing in e^13 restarts of the test on a rank that is late in a
+    quarter of its steps; two hosts have to cross it."""
+
+
 class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
     """This host's name, as the topology file and the journal call it."""
@@ -122,3 +141,4 @@ class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detection: Detection = Detection()
     limits: Limits = Limits()
     diagnosis: Diagnosis = Diagnosis()
+    stragglers: Stragglers = Stragglers()

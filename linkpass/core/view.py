@@ -99,6 +99,20 @@ class HostEvidenceView(msgspec.Struct, frozen=True):
     handed_over: bool
 
 
+class StragglerView(msgspec.Struct, frozen=True):
+    """A host that all others wait for. `ago_s`: since it was named; `cause`: what they wait for, not the causal id."""
+
+    host: str
+    name: str
+    cause: str
+    rank: int
+    lag_s: float
+    period_s: float
+    ago_s: float
+    why: str
+    story: str
+
+
 class View(msgspec.Struct, frozen=True):
     host: str
     address: str
@@ -113,6 +127,7 @@ class View(msgspec.Struct, frozen=True):
     steering: tuple[SteeringView, ...]
     host_evidence: tuple[HostEvidenceView, ...] = ()
     traces: tuple[TraceView, ...] = ()
+    stragglers: tuple[StragglerView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -221,7 +236,18 @@ def view_of(world: World, now_s: float) -> View:
             for key, one in world.hosts.own.items()
         ),
         traces,
+        _stragglers(world, now_s),
     )
+
+
+def _stragglers(world: World, now_s: float) -> tuple[StragglerView, ...]:
+    return tuple(
+        StragglerView(
+            one.host, world.title(one.host), one.cause, one.rank, one.lag_s, one.period_s, now_s - one.since_s,
+            "; ".join(one.evidence), one.story,
+        )
+        for one in world.stragglers.values()
+    )  # fmt: skip
 
 
 def rung1_of(world: World, address: str) -> tuple[bool, str]:

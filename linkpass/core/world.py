@@ -13,6 +13,7 @@ from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.element import Element
 from linkpass.core.events import RoceEvidence
 from linkpass.core.host_state import HostBook
+from linkpass.core.lagging import Straggler
 from linkpass.core.paths import PathTable
 from linkpass.core.settings import CoreSettings
 
@@ -115,6 +116,8 @@ class World:
         self.crowds: dict[tuple[str, str], Crowd] = {}
         """(cause, what is said of several flows) -> how many were named, and how many only counted."""
         self.hosts = HostBook()
+        self.stragglers: dict[str, Straggler] = {}
+        """Hosts that all others wait for, by their addresses."""
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None
@@ -174,6 +177,13 @@ class World:
         if wish is None or wish.stood_down or wish.programmed is None:
             return None
         return tuple(name for name in wish.programmed if name in self.leads) or wish.programmed
+
+    def title(self, address: str) -> str:
+        """A host's name, this one's own too; of a host that is not known its address."""
+        if address == self.settings.address:
+            return self.settings.host
+        known = self.table.peers.get(address)
+        return known.title() if known is not None else address
 
     def usable_uplinks(self) -> list[str]:
         return [uplink.name for uplink in self.uplinks.values() if uplink.usable]

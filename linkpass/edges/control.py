@@ -2,6 +2,7 @@
 
     GET  /status /paths /why/{id} /journal?since=SEQ /healthz /metrics
     POST /drain /undrain /clear      {"link": "leaf1-spine1", "everywhere": false}
+    POST /arrived                    {"rank": 3, "step": 1200}: from a trainer, when a rank comes to a step's boundary
 
 Every error is `{"error": .., "hint": ..}` with a fitting status. Links may be named as `a-b`, as one direction `a>b`,
 or by the uplink of this host that they are."""
@@ -17,7 +18,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import structlog
@@ -60,6 +61,9 @@ class Faces(Protocol):
     def metrics(self) -> bytes:
         """The Prometheus exposition."""
 
+    def arrived(self, rank: int, step: int) -> bool:
+        """A rank of this host has come to a step. False: nobody looks for stragglers here."""
+
     async def submit(self, event: Event) -> Mapping[str, Any]:
         """Put an operator's event to the core; what came of it. May raise RefusedError."""
 
@@ -84,6 +88,11 @@ class ControlError(Exception):
 class LinkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link: str
     everywhere: bool = False
+
+
+class ArrivedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rank: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class ControlEdge:
@@ -183,6 +192,7 @@ class ControlEdge:
                 web.post("/drain", self._drain),
                 web.post("/undrain", self._undrain),
                 web.post("/clear", self._clear),
+                web.post("/arrived", self._arrived),
             ]
         )
         return app
@@ -233,6 +243,15 @@ class ControlEdge:
             return await self._submit(host, ClearRequested(link=host), "with it, what was held against this host")
         link = "*" if asked.link == "*" else await self._find(asked.link)
         return await self._submit(link, ClearRequested(link=link))
+
+    async def _arrived(self, request: web.Request) -> web.Response:
+        try:
+            came = msgspec.json.decode(await request.read(), type=ArrivedRequest)
+        except msgspec.MsgspecError as error:
+            raise RefusedError(f"not a request: {error}", 'expected {"rank": 3, "step": 1200}', 400) from None
+        if not self._faces.arrived(came.rank, came.step):
+            raise RefusedError("stragglers are not looked for", "set stragglers.enabled = true", 409)
+        return answer({"ok": True})
 
     async def _submit(self, link: str, event: Event, note: str = "") -> web.Response:
         return answer({"ok": True, "link": link, "note": note, **await self._faces.submit(event)})

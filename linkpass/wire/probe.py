@@ -28,6 +28,7 @@ Layout, all numbers big-endian:
                      type 2, acknowledgement: id (4) of a notice heard from the receiver
                      type 3, place: flags (1): 1 tell me yours; address (16), queue pair number (4), key (4): where
                              datagrams of RoCE are answered; number 0: nowhere
+                     type 4, claims; type 5, arrivals: the pace of the job (`linkpass.wire.pace`)
          .         zero bytes up to the configured size
        -16     16  HMAC-SHA256 over source address, destination address and all bytes before, cut to 16 bytes
 
@@ -159,21 +160,23 @@ class Report:
         acks: Sequence[int] = (),
         size_bytes: int = 0,
         places: Sequence[RocePlace] = (),
+        values: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """`boot` is the receiver's. `heard`: entries, or what `raw_entry` made of them. `size_bytes`: least size of the
-        payload. ValueError when above MAX_BYTES."""
+        payload. `values`: (type, value of at most 255 bytes) of other types. ValueError when above MAX_BYTES."""
         parts = [e if isinstance(e, bytes) else entry_bytes(e) for e in heard]
         parts += [notice_bytes(n) for n in notices]
         parts += [struct.pack("!BBI", _ACK_TLV, 4, number) for number in acks]
         for place in places:
             parts.append(bytes((_PLACE_TLV, _PLACE.size)) + _PLACE.pack(place.asks, place.gid, place.qpn, place.qkey))
+        parts += [bytes((kind, len(value))) + value for kind, value in values]
         body = b"".join(parts)
         spare = size_bytes - HEADER_BYTES - len(body) - MAC_BYTES
         self.body = body + bytes(spare) if spare > 0 else body
         if HEADER_BYTES + len(self.body) + MAC_BYTES > MAX_BYTES or len(heard) > MAX_REPORT:
             raise ValueError(f"a probe of {HEADER_BYTES + len(self.body) + MAC_BYTES} bytes: at most {MAX_BYTES}")
         self.sequence, self.boot, self.epoch = sequence, boot, epoch
-        self.count, self.tlvs = len(heard), len(notices) + len(acks) + len(places)
+        self.count, self.tlvs = len(heard), len(notices) + len(acks) + len(places) + len(values)
 
 
 def entry_bytes(entry: Heard) -> bytes:
@@ -261,6 +264,10 @@ class Probe(msgspec.Struct, gc=False):
                 flags, gid, qpn, qkey = _PLACE.unpack(value)
                 found.append(RocePlace(gid, qpn, qkey, bool(flags & 1)))
         return found
+
+    def values(self, *types: int) -> list[tuple[int, bytes]]:
+        """(type, value) of those types; none when malformed."""
+        return [(kind, value) for kind, value in self._values() or () if kind in types]
 
     def _values(self) -> list[tuple[int, bytes]] | None:
         values = []

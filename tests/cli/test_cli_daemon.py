@@ -48,6 +48,7 @@ def test_status_for_people(desk: Desk, linkpass: Linkpass) -> None:
         "blackhole on 2 of 2 paths [eth1]",
         "6 good 2 blackhole",
         "blamed: link leaf1>spine1",
+        "straggler host2 rank 4 (compute): each step waits 50.0 ms of 200.0 ms for it; linkpass why host1-2",
         "host1-1",
         "· moves: 4",
         "not in netns",

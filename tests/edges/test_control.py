@@ -201,3 +201,13 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ControlError, match=r"file/control.sock: (Not a directory|File exists); set control.socket"):
         await ControlEdge(tmp_path / "file" / "control.sock", Desk(tmp_path)).open()
+
+
+async def test_a_trainer_says_that_a_rank_has_come_to_a_step(tmp_path: Path, desk: Desk) -> None:
+    assert await ask(tmp_path, "POST", "/arrived", json={"rank": 3, "step": 1200}) == (200, {"ok": True})
+    assert desk.came == [(3, 1200)]
+    status, body = await ask(tmp_path, "POST", "/arrived", json={"rank": 9, "step": 1})
+    assert (status, body["hint"]) == (409, "set stragglers.enabled = true")
+    for wrong in ({"rank": -1, "step": 1}, {"rank": 1}, {"rank": 1, "step": "x"}, {"rank": 1, "step": 1, "at": 2}):
+        status, body = await ask(tmp_path, "POST", "/arrived", json=wrong)
+        assert status == 400 and body["hint"] == 'expected {"rank": 3, "step": 1200}'

@@ -453,6 +453,29 @@ async def test_notices_come_once_and_are_acknowledged_over_lossy_paths(fabric: l
         assert {e.peer for e in heard} == {one.address}
 
 
+async def test_the_pace_of_the_job_is_said_and_heard_by_who_looks_for_it(fabric: lab.Fabric) -> None:
+    """Signed as probes are; times of arrivals come by the hearer's own clock."""
+    async with pair(fabric) as (one, two):
+        talk = one.edge.open_pace()
+        claims = (
+            ev.PaceClaim("late", "", 20, 3, 0.5, 1.0),
+            ev.PaceClaim("awaits", two.address, 20, 12, 0.25, 1.0),
+        )
+        arrival = ev.StepArrived(rank=3, step=7, at_s=time.monotonic())
+        assert talk.tell((), ()) == 0
+        assert talk.tell(claims, [arrival]) == 1
+        await asyncio.sleep(0.2)
+        assert not two.all(ev.PaceTold)  # nobody looks for it there
+        two.edge.open_pace()
+        talk.tell(claims, [arrival])
+        await two.until(lambda: bool(two.all(ev.StepArrived)))
+        assert two.all(ev.PaceTold) == [ev.PaceTold(peer=one.address, claims=claims)]
+        (came,) = two.all(ev.StepArrived)
+        assert isinstance(came, ev.StepArrived)
+        assert (came.peer, came.rank, came.step) == (one.address, 3, 7)
+        assert came.at_s == pytest.approx(arrival.at_s, abs=0.05)  # two hosts of one machine: its clock is both's
+
+
 async def test_a_notice_survives_the_loss_of_an_uplink_and_expires_unheard(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         one.edge.drop_uplink("eth1")

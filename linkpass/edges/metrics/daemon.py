@@ -26,6 +26,21 @@ def _daemon(view: View) -> Iterator[Metric]:
     yield from gauge("rung_armed", "1 when a rung of the ladder can be used on this host.", ("rung",), rungs)
 
 
+def _stragglers(view: View) -> Iterator[Metric]:
+    space, of = space_of(view, "stragglers")
+    rows = [((row.get("name") or row["host"], row["cause"], *of(row)), row) for row in rows_of(view, "stragglers")]
+    who = ("host", "cause", *space)
+    yield from gauge("straggler", "1 for a host that all others wait for.", who, [(name, 1) for name, _ in rows])
+    lag = [(name, row.get("lag_s")) for name, row in rows]
+    yield from gauge("straggler_lag_seconds", "What a step is longer for a straggler, at least.", who, lag)
+    pace = view.get("pace") or {}
+    yield from counter("pace_cpu_seconds", "Processor time of the looks at the job's sockets.", (),
+                       [((), pace.get("cpu_s"))])  # fmt: skip
+    text = "Steps of the job that this host has seen from its sockets."
+    yield from counter("pace_steps", text, (), [((), pace.get("steps"))])
+    yield from gauge("pace_period_seconds", "From one step to the next.", (), [((), pace.get("period_s"))])
+
+
 def _uplinks(view: View) -> Iterator[Metric]:
     space, of = space_of(view, "uplinks")
     rows = [((row["name"], *of(row)), row) for row in rows_of(view, "uplinks")]
@@ -154,4 +169,4 @@ def _steering(view: View) -> Iterator[Metric]:
     yield from gauge("steering_reprograms", "Times that an object had to be programmed again.", who, tries)
 
 
-PARTS = (_daemon, _uplinks, _peers, _links, _paths, _traces, _namespaces, _probes, _steering)
+PARTS = (_daemon, _stragglers, _uplinks, _peers, _links, _paths, _traces, _namespaces, _probes, _steering)

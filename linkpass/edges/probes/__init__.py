@@ -2,7 +2,7 @@
 
 `edge` is the schedule and the face, `sending` and `hearing` the two ways, `ports` the packet sockets of an uplink,
 `peers` the books of a peer in both directions, `budget` the packet limits, `snapshot` what people are shown; `roce`
-(`roce_ports`, `roce_told`, `roce_books`) are datagrams through RDMA devices beside."""
+(`roce_ports`, `roce_told`, `roce_books`) are datagrams through RDMA devices beside, `pace` words about the job's."""
 
 from linkpass.edges.probes.edge import ProbeEdge
 from linkpass.edges.probes.snapshot import PathView, PeerView, ProbeStats, Snapshot

@@ -46,6 +46,8 @@ class Books:
         self.link_budgets: dict[str, Bucket] = {}
         self.on_roce: Callable[[Peer, list[RocePlace]], None] | None = None
         """Hears where a peer answers datagrams of RoCE."""
+        self.on_pace: Callable[[Peer, list[tuple[int, bytes]]], None] | None = None
+        """Hears what a peer says of the pace of the job."""
 
     def draw_boot(self) -> None:
         self.boot = secrets.randbits(32) | 1

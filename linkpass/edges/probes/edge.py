@@ -27,6 +27,7 @@ from linkpass.core.settings import CoreSettings
 from linkpass.edges.probes.books import FAST_S, Books
 from linkpass.edges.probes.budget import Bucket, stretch
 from linkpass.edges.probes.hearing import KINDS, Listener
+from linkpass.edges.probes.pace import PaceTalk
 from linkpass.edges.probes.peers import Outgoing, Peer, SentPath
 from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.sending import EXTRA, Sender
@@ -146,6 +147,10 @@ class ProbeEdge:
 
         self.roce = RoceProbes(self._books, self._sender, self._signer, self._emit, self._clock, prefixes)
         return self.roce.open()
+
+    def open_pace(self) -> PaceTalk:
+        """Say and hear the pace of the job from now on."""
+        return PaceTalk(self._books, self._sender, self._emit, self._clock)
 
     def close(self) -> None:
         """Stop sending and close every socket. Safe to call twice."""

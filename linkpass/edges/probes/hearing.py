@@ -15,6 +15,7 @@ from linkpass.edges.probes.peers import HeardPath, Peer, SentPath
 from linkpass.edges.probes.ports import Received
 from linkpass.wire import probe
 from linkpass.wire.frame import payload_offset
+from linkpass.wire.pace import ARRIVALS, CLAIMS
 
 SUSPECT_S: Final = 0.5
 LOSSY_S: Final = 1.0
@@ -165,6 +166,8 @@ class Listener:
                 self._take_words(peer, packet)
                 if (places := packet.places()) and books.on_roce is not None:
                     books.on_roce(peer, places)
+                if books.on_pace is not None and (said := packet.values(CLAIMS, ARRIVALS)):
+                    books.on_pace(peer, said)
 
     def _settle(self, peer: Peer, packet: probe.Probe, received_s: float, now_s: float) -> None:
         """Judge every path to the peer by its report."""

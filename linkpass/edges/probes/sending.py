@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from linkpass.edges.probes.books import FAST_S, Books
@@ -142,6 +142,17 @@ class Sender:
         self._loose(peer, where, self._report(peer, now_s, roce=places), 0)
         return True
 
+    def tell_pace(self, peer: Peer, values: Sequence[tuple[int, bytes]], now_s: float) -> bool:
+        """Say what is seen of the job's pace, once, over the best path; it is said again before long, so that one word
+        may be lost. As a notice it does not wait for what suspect paths leave of the limits: then is when it matters.
+        False when it cannot be sent now."""
+        where = self._places(peer)[:1]
+        if not where:
+            return False
+        self._books.host_budget.spend(now_s, 1)
+        self._loose(peer, where, self._report(peer, now_s, values=values), 0)
+        return True
+
     def afford_datagram(self, now_s: float) -> bool:
         """Whether the host's packet limit has room for one more datagram of RoCE, which is taken then."""
         return self._books.host_budget.take(now_s, 1)
@@ -185,16 +196,17 @@ class Sender:
 
     def _report(
         self, peer: Peer, now_s: float, notices: list[probe.WireNotice] | None = None,
-        roce: list[probe.RocePlace] | None = None,
+        roce: list[probe.RocePlace] | None = None, values: Sequence[tuple[int, bytes]] = (),
     ) -> probe.Report:  # fmt: skip
         peer.reports_sent += 1
         acks = list(peer.acks)[:MAX_ACKS]
         for number in acks:
             del peer.acks[number]
-        heard = () if notices or roce else peer.report_entries(now_s)
+        heard = () if notices or roce or values else peer.report_entries(now_s)
         return probe.Report(
-            peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes, roce or ()
-        )
+            peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes, roce or (),
+            values,
+        )  # fmt: skip
 
     def _template(self, port: Port, peer: Peer, label: int) -> Template:
         probing, books = self._books.settings.probing, self._books
