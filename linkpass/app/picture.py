@@ -42,7 +42,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "netns": [],
         "probes": _probes(agents),
     }
-    tables = ("uplinks", "peers", "links", "paths", "steering", "host_evidence")
+    tables = ("uplinks", "peers", "links", "paths", "steering", "congestion", "host_evidence")
     for key in tables:
         shown[key] = []
     for agent in agents:

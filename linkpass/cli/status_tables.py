@@ -47,6 +47,9 @@ def _head(view: Row) -> list[RenderableType]:
     verdicts = view.get("verdicts") or ()
     if verdicts:
         lines.append(Text(f"blamed: {', '.join(verdicts)}", "red"))
+    for one in view.get("congestion") or ():
+        full = f"overloaded: {one['name']} ({one['why']})" if one["kind"] == "congestion" else one["why"]
+        lines.append(Text(full, "yellow"))
     return [*lines, ""]
 
 

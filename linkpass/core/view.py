@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from linkpass.core import congestion
 from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.steer import grade_path
 from linkpass.core.world import GROUP, World, names_of
@@ -61,6 +62,15 @@ class PathView(msgspec.Struct, frozen=True):
     in_use: bool
 
 
+class CongestionView(msgspec.Struct, frozen=True):
+    """Something that is full. `kind`: `congestion` of directions, or `full` of a receiver or of this host."""
+
+    kind: str
+    name: str
+    why: str
+    since_s: float
+
+
 class SteeringView(msgspec.Struct, frozen=True):
     object: str
     desired: tuple[int | str, ...]
@@ -96,6 +106,7 @@ class View(msgspec.Struct, frozen=True):
     paths: tuple[PathView, ...]
     steering: tuple[SteeringView, ...]
     host_evidence: tuple[HostEvidenceView, ...] = ()
+    congestion: tuple[CongestionView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -198,6 +209,7 @@ def view_of(world: World, now_s: float) -> View:
             )
             for key, one in world.hosts.own.items()
         ),
+        tuple(CongestionView(*one) for one in congestion.told(world)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
+from linkpass.core.congestion import Congestion
 from linkpass.core.crowd import Crowd
 from linkpass.core.desired import Wish
 from linkpass.core.diagnosis.verdict import Verdict as Finding
@@ -101,6 +102,7 @@ class World:
         self.crowds: dict[tuple[str, str], Crowd] = {}
         """(cause, what is said of several flows) -> how many were named, and how many only counted."""
         self.hosts = HostBook()
+        self.congestion = Congestion()
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None
