@@ -26,7 +26,8 @@ Tier = Literal["host-leaf", "leaf-spine", "spine", "any"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`fault`: its text (`lab.faults`) with `{link}`, `{direction}`, `{node}` or `{bucket}` to be filled in, or
+    """`fault`: its text (`lab.faults`) with `{link}`, `{direction}`, `{node}`, `{bucket}` or `{tenth}` (of what the job
+    sends there: a lab link has no rate of its own) to be filled in, or
     `drain`: the link is taken out of service by order, where nobody takes orders by taking its carrier."""
 
     name: str
@@ -40,13 +41,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a case breaks the fabric. `broken`: the directions on which packets vanish; `host`: the link's host."""
+    """Where a case breaks the fabric. `broken`: the directions on which packets vanish; `host`: the link's host; `bps`:
+    what the busiest of these directions carried of the job."""
 
     link: str
     where: str
     broken: tuple[str, ...]
     host: str = ""
+    bps: float = 0.0
 
+
+LEAST_RATE_BPS = 5_000_000
+"""No link is cut to less: else the probes of a few hosts (up to 2 Mbit/s on a link) would be its load."""
 
 _ALL = (
     Case("carrier", "host-leaf", "carrier:{link}", "an uplink of a host loses carrier", both_ways=True),
@@ -57,6 +63,19 @@ _ALL = (
     Case("loss-5pct", "leaf-spine", "loss:{link}:5%", "a fabric link loses 5 % of its packets"),
     Case("flap", "leaf-spine", "flap:{link}:2hz", "a fabric link goes down and up, twice a second", hold_s=10.0),
     Case("drain", "any", "drain", "a link is taken out of service for maintenance"),
+    Case(
+        "rate-cut",
+        "leaf-spine",
+        "rate:{link}:{tenth}",
+        "a fabric link carries a tenth of what the job sends over it",
+        hold_s=4.0,
+    ),
+    Case(
+        "largepackets",
+        "leaf-spine",
+        "large:{direction}:1000",
+        "a fabric link swallows large packets, one way: pings pass",
+    ),
     Case("spine-dead", "spine", "dead:{node}", "a spine loses power"),
 )
 CASES: Mapping[str, Case] = {case.name: case for case in _ALL}
@@ -105,7 +124,9 @@ def choose(
         return Place(where, where, tuple(d for link in fabric.links_of(where) for d in link.directions()))
     link = fabric.link(_name(where, fabric))
     hosts = [port.node for port in (link.a, link.b) if fabric.node(port.node).role == "host"]
-    return Place(link.id, where, directions_of(where, fabric), hosts[0] if hosts else "")
+    broken = directions_of(where, fabric)
+    bps = max(rates.get(direction, 0.0) for direction in broken)
+    return Place(link.id, where, broken, hosts[0] if hosts else "", bps)
 
 
 def fault_of(case: Case, place: Place, fabric: Fabric, *, bucket: int = 1, orders: bool = True) -> AnyFault | None:
@@ -115,7 +136,9 @@ def fault_of(case: Case, place: Place, fabric: Fabric, *, bucket: int = 1, order
         if orders:
             return None
         text = "carrier:{link}"
-    return parse(text.format(link=place.link, direction=place.where, node=place.where, bucket=bucket), fabric)
+    tenth = f"{max(LEAST_RATE_BPS, round(place.bps / 10)) // 1000}kbit"
+    filled = text.format(link=place.link, direction=place.where, node=place.where, bucket=bucket, tenth=tenth)
+    return parse(filled, fabric)
 
 
 def tier_of(link: Link, fabric: Fabric) -> Tier:

@@ -7,6 +7,8 @@
     loss:LINK:5%            each packet is lost with that chance; `A>B` for one direction
     bucket:A>B:1/4          the first of four ECMP buckets vanishes (a gray failure: pings mostly pass)
     rate:LINK:100mbit       the link carries no more than that, each way; `A>B` for one direction
+    large:A>B:1000          packets of more than 1000 bytes vanish, smaller ones pass (a link that is sick or set wrong)
+    delay:LINK:20ms         every packet comes that much later, each way; `A>B` for one direction
     flap:LINK:2hz           down and up again, twice a second, silently; `:carrier` with carrier; `:30s` at most
     dead:NODE               a switch or a host dies: its links lose carrier, a host's processes are killed
     dead:NODE:silent        … with carrier left on (a hung switch): its links become blackholes
@@ -85,6 +87,25 @@ class Rate(Fault, frozen=True):
         return [_rate_text(self.bps)]
 
 
+class Large(Fault, frozen=True):
+    """Packets of more than `over_bytes` (IP header and all behind it) vanish; smaller ones pass."""
+
+    over_bytes: int
+
+    def _options(self) -> list[str]:
+        return [str(self.over_bytes)]
+
+
+class Delay(Fault, frozen=True):
+    """Every packet is held for `by_s` in a process of the lab (`lab.netns.relay`); of two on one direction the longer
+    counts."""
+
+    by_s: float
+
+    def _options(self) -> list[str]:
+        return [f"{self.by_s * 1e3:g}ms"]
+
+
 class Flap(Fault, frozen=True):
     """Down for half a period, up for the other half, `hz` times a second; ends by itself after `for_s`."""
 
@@ -113,7 +134,7 @@ class Freeze(Fault, frozen=True):
     """All processes of a host are stopped; its kernel forwards and answers pings all the same."""
 
 
-AnyFault = Carrier | Blackhole | Loss | Bucket | Rate | Flap | Dead | Freeze
+AnyFault = Carrier | Blackhole | Loss | Bucket | Rate | Large | Delay | Flap | Dead | Freeze
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
     ("carrier:leaf1-spine1", "both ends lose carrier"),
@@ -124,6 +145,8 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
     ("loss:leaf1>spine1:0.5%", "0.5 % one way"),
     ("bucket:leaf1>spine1:1/4", "one ECMP bucket of four vanishes; pings mostly pass"),
     ("rate:leaf1-spine1:100mbit", "100 Mbit/s each way"),
+    ("large:leaf1>spine1:1000", "packets of more than 1000 bytes vanish; pings pass"),
+    ("delay:leaf1-spine1:20ms", "20 ms later, each way"),
     ("flap:leaf1-spine1:2hz", "down and up twice a second, silently"),
     ("flap:host1-leaf1:2hz:carrier:10s", "the same with carrier, for ten seconds at most"),
     ("dead:spine1", "a switch loses power"),
@@ -132,7 +155,11 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
     ("freeze:host3", "every process of a host stops; the kernel still answers"),
 )
 
-_KINDS = ("carrier", "blackhole", "loss", "bucket", "rate", "flap", "dead", "freeze")
+_KINDS = ("carrier", "blackhole", "loss", "bucket", "rate", "large", "delay", "flap", "dead", "freeze")
+_WITH_VALUE = {
+    "loss": "loss:LINK:5%", "bucket": "bucket:A>B:1/4", "rate": "rate:LINK:100mbit", "large": "large:A>B:1000",
+    "delay": "delay:LINK:20ms",
+}  # fmt: skip
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -166,13 +193,16 @@ def parse(text: str, fabric: Fabric) -> AnyFault:
         return _flap(text, rest, fabric)
     where, colon, value = rest.rpartition(":")
     if not colon:
-        wanted = {"loss": "loss:LINK:5%", "bucket": "bucket:A>B:1/4", "rate": "rate:LINK:100mbit"}[kind]
-        raise LabError(f"fault {text!r}: expected a value at the end, as in {wanted}")
+        raise LabError(f"fault {text!r}: expected a value at the end, as in {_WITH_VALUE[kind]}")
     place = place_of(where, fabric)
     if kind == "loss":
         return Loss(place, _ratio(text, value))
     if kind == "rate":
         return Rate(place, _rate(text, value))
+    if kind == "large":
+        return Large(place, _size(text, value))
+    if kind == "delay":
+        return Delay(place, _delay(text, value))
     match = re.fullmatch(r"(\d+)/(\d+)", value)
     if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 4096 or int(match[2]) < 2:
         raise LabError(f"fault {text!r}: expected a bucket K/N with 1 ≤ K ≤ N, N from 2 to 4096, got {value!r}")
@@ -249,6 +279,20 @@ def _ratio(text: str, value: str) -> float:
     if not 0.0001 <= ratio <= 1:
         raise LabError(f"fault {text!r}: expected a loss from 0.01% to 100%, got {value!r}")
     return ratio
+
+
+def _size(text: str, value: str) -> int:
+    if not value.isdecimal() or not 100 <= int(value) <= 65_535:
+        raise LabError(f"fault {text!r}: expected a size in bytes (100 to 65535), as in large:A>B:1000, got {value!r}")
+    return int(value)
+
+
+def _delay(text: str, value: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", value)
+    by_s = float(match[1]) * (1.0 if match[2] == "s" else 1e-3) if match else 0.0
+    if not 0.001 <= by_s <= 10:
+        raise LabError(f"fault {text!r}: expected a delay such as 20ms (1ms to 10s), got {value!r}")
+    return by_s
 
 
 def _rate(text: str, value: str) -> int:

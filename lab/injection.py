@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lab.capture import Flow, Reroute, Sightings
 from lab.cases import Case, Place
 from lab.daemons import Entry
-from lab.steps import RankLog, Stall, count_stalls, longest_stall, median_step_s
+from lab.steps import RankLog, Stall, count_stalls, longest_stall, median_step_s, step_ratio
 
 BEFORE_S = 0.25
 """How long flows are looked at before the fault: long enough for each to have been on its path."""
@@ -18,6 +18,10 @@ FLAP_HALF_S = 0.25
 UNDER_WAY_S = 0.005
 """What was sent before a flow moved may still be on its way to the bad link."""
 LONG_STALL_S = 0.05
+USUAL_S = 2.0
+"""Before the fault: what a step usually takes is taken from there."""
+MOVED_S = 1.0
+"""From then on traffic should have left the fault."""
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class Injection:
     stalls: int
     """Gaps of more than 50 ms beyond the median, of the rank that had most."""
     median_step_s: float
+    step_ratio: float | None
+    """A median step from MOVED_S after the fault to its end, over one before the fault; None: too few before it."""
     steps_lost: int
     moves: int
     """Moves of the daemon that made most."""
@@ -130,6 +136,7 @@ def judge(
         stall=stall,
         stalls=count_stalls(ranks, started_s, ended_s, median_s, LONG_STALL_S),
         median_step_s=median_s,
+        step_ratio=_step_ratio(ranks, started_s, ended_s),
         steps_lost=steps_lost,
         moves=max(Counter(host for host, _, _ in moves).values(), default=0),
         all_moves=len(moves),
@@ -142,6 +149,13 @@ def judge(
         entries=entries,
         notes=notes,
     )
+
+
+def _step_ratio(ranks: Sequence[RankLog], started_s: float, ended_s: float) -> float | None:
+    try:
+        return step_ratio(ranks, (started_s - USUAL_S, started_s), (started_s + MOVED_S, ended_s))
+    except ValueError:
+        return None
 
 
 def _left_s(live: Live, started_s: float, rerouted_s: float | None) -> float:

@@ -100,6 +100,16 @@ def median_step_s(logs: Iterable[RankLog], since_s: float = 0.0, until_s: float 
     return statistics.median(gaps)
 
 
+def step_ratio(logs: Sequence[RankLog], before: tuple[float, float], during: tuple[float, float]) -> float:
+    """How many times longer a median step is in one span (since, until) than in another. ValueError when nothing is
+    known of `before`; a job that did not finish two steps `during` counts as one step that took all of that time."""
+    usual_s = median_step_s(logs, *before)
+    try:
+        return median_step_s(logs, *during) / usual_s
+    except ValueError:
+        return (during[1] - during[0]) / usual_s
+
+
 def longest_stall(
     logs: Sequence[RankLog], since_s: float, until_s: float, median_s: float, now_s: float | None = None
 ) -> Stall:

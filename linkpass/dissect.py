@@ -118,7 +118,7 @@ class Probe(Packet):  # type: ignore[misc]
     name = "linkpass probe"
     fields_desc = [  # noqa: RUF012
         ByteField("version", wire.VERSION),
-        FlagsField("flags", 0, 8, {wire.ASK: "ask"}),
+        FlagsField("flags", 0, 8, {wire.ASK: "ask", wire.LARGE: "large"}),
         ByteField("path", 0),
         FieldLenField("entries", None, count_of="report", fmt="B"),
         XIntField("boot", 0),
@@ -246,6 +246,7 @@ def fields_of(probe: Packet) -> dict[str, Any]:
         "path": None if probe.path == wire.NO_PATH else probe.path,
         "sequence": probe.sequence,
         "ask": bool(probe.flags & wire.ASK),
+        "large": bool(probe.flags & wire.LARGE),
         "boot": f"{probe.boot:08x}",
         "sent_ns": probe.sent_ns,
         "report_sequence": probe.report_sequence,

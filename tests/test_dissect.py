@@ -95,6 +95,14 @@ def test_a_frame_is_told_in_full(protocol: int, family: int) -> None:
     assert seen.probe["report"] == [{"path": 5, "last": 100, "count": 90, "queueing_s": 0.001, "dwell_s": 0.002}]
 
 
+def test_a_large_probe_is_told_with_its_padding() -> None:
+    report = wire.Report(1, 2, 3, [wire.Heard(5, 100, 90)])
+    large = wire.encode(SIGNER, ONE + TWO, report, 0xABCD, 3, 12, 1_000_000_000, wire.LARGE).ljust(1440, b"\0")
+    seen = look(packet_of(frame(large)), signer=SIGNER)
+    assert (seen.kind, seen.authentic, seen.bytes) == ("probe", True, 1514)
+    assert (seen.probe["large"], seen.probe["ask"], len(seen.probe["report"])) == (True, False, 1)
+
+
 def test_what_is_wrong_is_said() -> None:
     good = payload()
     assert look(packet_of(frame(good))).authentic is None, "without a key nothing is claimed"

@@ -10,6 +10,7 @@ too: tail loss probes whose segment had arrived (`lab.netns.traffic.SentAgain`).
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ CHANCE_OF_RETURN = 10
 ROWS: dict[str, str] = {
     "carrier-out": "carrier", "carrier-in": "carrier", "blackhole-both": "blackhole-both",
     "blackhole-oneway": "blackhole-oneway", "blackhole-hostleaf": "blackhole-hostleaf", "bucket": "bucket",
-    "loss-5pct": "loss-5pct", "flap": "flap", "drain": "drain",
+    "loss-5pct": "loss-5pct", "flap": "flap", "drain": "drain", "rate-cut": "rate-cut", "largepackets": "largepackets",
 }  # fmt: skip
 """Row -> the case of `lab.cases` that is injected for it. One loss of carrier serves two rows."""
 
@@ -90,7 +91,7 @@ class Plan:
         if setup is PLAIN:
             return max(2, self.n // 5) if case == "blackhole-both" else 0
         share = 5 if setup is UNTUNED else 10  # no target hangs on the others
-        return 0 if case in ("flap", "drain") else max(1, self.n // share)
+        return 0 if case in ("flap", "drain", "rate-cut") else max(1, self.n // share)
 
     @property
     def quiet(self) -> int:
@@ -217,6 +218,9 @@ def metrics_of(row: str, ours: Sequence[Injection], found: Found, reference: Seq
         metrics["packets_on_bad_link"] = sum(one.packets_on_bad_link for one in ours)
         if returns := [one.return_s for one in ours if one.waited and one.return_s is not None]:
             metrics["return_s"] = percentiles(returns)
+    if row == "rate-cut" and (ratios := [one.step_ratio for one in ours if one.step_ratio is not None]):
+        metrics["step_ratio"] = round(statistics.median(ratios), 3)
+        metrics["worst_step_ratio"] = round(max(ratios), 3)
     if row == "drain":
         metrics["retransmissions"] = sum(one.retransmissions for one in ours)
     return metrics
@@ -254,6 +258,7 @@ def info_of(ours: Sequence[Injection]) -> dict[str, Any]:
                 "moves": one.moves,
                 **({"return_s": round(one.return_s, 3)} if one.waited and one.return_s is not None else {}),
                 **({"stall_at_return_ms": _ms(one.back_stall_s)} if one.waited else {}),
+                **({"step_ratio": round(one.step_ratio, 2)} if one.case == "rate-cut" and one.step_ratio else {}),
                 **({"notes": list(one.notes)} if one.notes else {}),
             }
             for one in ours
@@ -298,6 +303,8 @@ _TARGETS: dict[str, tuple[tuple[str, str, str, float], ...]] = {
     "blackhole-hostleaf": _SILENT,
     "bucket": _SILENT,
     "loss-5pct": (("off_link_ms", "p99", "<=", 500.0), ("stall_ms", "p99", "<=", 150.0), _STALL[2]),
+    "rate-cut": (("reroute_ms", "max", "<=", 1000.0), ("step_ratio", "", "<=", 1.2)),
+    "largepackets": (("reroute_ms", "p50", "<=", 200.0), ("reroute_ms", "p99", "<=", 500.0)),
     "flap": (("packets_on_bad_link", "", "==", 0.0), *_STALL[:2]),
     "drain": (("stall_ms", "max", "<=", 20.0), ("retransmissions", "", "==", 0.0)),
 }

@@ -21,9 +21,9 @@ import msgspec
 
 from lab.addressing import Plan
 from lab.errors import LabError
-from lab.faults import AnyFault, Dead, Flap, Freeze
-from lab.netns import processes, state
-from lab.netns.effects import TABLE, Effects, change, counter, effects, is_counted
+from lab.faults import AnyFault, Dead, Delay, Flap, Freeze
+from lab.netns import processes, relay, state
+from lab.netns.effects import TABLE, Effects, change, counter, effects, is_counted, relayed
 from lab.netns.nft import Nft
 from lab.netns.session import Request, Session
 from lab.netns.state import ActiveRecord, Faults, Stopped
@@ -72,13 +72,15 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Wire:
     """How to reach the wire's namespace. `shape(device, bits/s or None)` limits what a device sends; `index`: of each
-    device by its name. `pull(node, device, up)`: what else has to be told of a carrier (a guest's card)."""
+    device by its name. `pull(node, device, up)`: what else has to be told of a carrier (a guest's card). `relay(fault's
+    number, (its device, device to send out of), delay)` starts one; it answers with pid and start time."""
 
     session: Session
     nft: Nft
     shape: Callable[[str, int | None], None]
     index: Mapping[str, int]
     pull: Callable[[str, str, bool], None]
+    relay: Callable[[int, list[tuple[str, str]], float], tuple[int, int]]
 
 
 class Breaker:
@@ -123,12 +125,16 @@ class Breaker:
             step = self._step(known, after)
             # Written first: whoever finds a half-done fault can undo it.
             state.write(self._file, after)
+            if isinstance(fault, Delay):
+                record = self._relay(record, fault)
             started = time.monotonic()
             try:
                 if isinstance(fault, Freeze | Dead):
                     processes.send(victims, signal.SIGSTOP if isinstance(fault, Freeze) else signal.SIGKILL)
                 self._take(step)
             except BaseException:
+                if isinstance(fault, Delay) and record.driver is not None:
+                    relay.end(record.driver, 0.0)
                 state.write(self._file, Faults(number + 1, known.active))
                 raise
             took = time.monotonic() - started
@@ -152,10 +158,13 @@ class Breaker:
             record = next((one for one in known.active if one.id == number), None)
             if record is None:
                 return False
-            if record.driver is not None and record.driver[0] != os.getpid():
+            fault = record.fault
+            if isinstance(fault, Flap) and record.driver is not None and record.driver[0] != os.getpid():
                 processes.end([record.driver])
             after = Faults(known.next_id, tuple(one for one in known.active if one.id != number))
             self._take(self._step(known, after))
+            if isinstance(fault, Delay) and record.driver is not None:
+                relay.end(record.driver, fault.by_s)
             processes.send([(one.pid, one.started) for one in record.stopped], signal.SIGCONT)
             state.write(self._file, after)
             return True
@@ -217,6 +226,16 @@ class Breaker:
         for driver in self._drivers:
             driver.join()
         self._drivers.clear()
+
+    def _relay(self, record: ActiveRecord, fault: Delay) -> ActiveRecord:
+        """Its relay stands before the first packet is sent to it; a fault that cannot have one is not in force."""
+        pairs = [(tap, out) for _, tap, out in relayed(record.id, fault, self._fabric, self._plan)]
+        try:
+            driver = self._wire.relay(record.id, pairs, fault.by_s)
+        except BaseException:
+            state.write(self._file, Faults(record.id + 1, self._read().active[:-1]))
+            raise
+        return msgspec.structs.replace(record, driver=driver)
 
     def _start_flapping(self, number: int, fault: Flap, started: float) -> None:
         stop = self._flapping[number] = threading.Event()

@@ -2,7 +2,8 @@
 
 Every direction of a link is one nftables chain at the ingress of the wire device that the sender's packets arrive on;
 its last rule forwards to the other wire device. A fault adds rules before that one, or takes a wire device down (the
-node behind it loses carrier), or puts a token bucket on the wire device towards the receiver.
+node behind it loses carrier), or puts a token bucket on the wire device towards the receiver, or has the last rule
+forward to a relay that holds the packets for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lab.addressing import Plan
-from lab.faults import AnyFault, Blackhole, Bucket, Carrier, Dead, Flap, Loss, Rate, directions_of
+from lab.faults import AnyFault, Blackhole, Bucket, Carrier, Dead, Delay, Flap, Large, Loss, Rate, directions_of
 from topology.model import Fabric
 
 TABLE = "lab"
@@ -22,11 +23,13 @@ _LOSS_STEPS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """`rules`: wire device -> nft rules in order; `down`: wire devices that are down; `bps`: wire device -> shaping."""
+    """`rules`: wire device -> nft rules in order; `down`: wire devices that are down; `bps`: wire device -> shaping;
+    `via`: wire device -> the relay's device that its packets take."""
 
     rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     down: frozenset[str] = frozenset()
     bps: Mapping[str, int] = field(default_factory=dict)
+    via: Mapping[str, str] = field(default_factory=dict)
 
 
 def effects(active: Iterable[tuple[int, AnyFault]], fabric: Fabric, lab: Plan) -> Effects:
@@ -34,6 +37,7 @@ def effects(active: Iterable[tuple[int, AnyFault]], fabric: Fabric, lab: Plan) -
     rules: dict[str, list[str]] = {}
     down: set[str] = set()
     bps: dict[str, int] = {}
+    held: dict[str, tuple[float, str]] = {}
     for number, fault in active:
         match fault:
             case Carrier():
@@ -58,6 +62,14 @@ def effects(active: Iterable[tuple[int, AnyFault]], fabric: Fabric, lab: Plan) -
                 for direction in directions_of(fault.where, fabric):
                     _, sender, _ = lab.direction(direction)
                     rules.setdefault(sender.wire_device, []).extend(_bucket(number, fault))
+            case Large():
+                for direction in directions_of(fault.where, fabric):
+                    _, sender, _ = lab.direction(direction)
+                    rule = f"meta length > {fault.over_bytes} counter name {counter(number)} drop"
+                    rules.setdefault(sender.wire_device, []).append(rule)
+            case Delay():
+                for device, tap, _ in relayed(number, fault, fabric, lab):
+                    held[device] = max(held.get(device, (0.0, "")), (fault.by_s, tap))
             case Rate():
                 for direction in directions_of(fault.where, fabric):
                     _, _, receiver = lab.direction(direction)
@@ -65,7 +77,18 @@ def effects(active: Iterable[tuple[int, AnyFault]], fabric: Fabric, lab: Plan) -
                     bps[device] = min(fault.bps, bps.get(device, fault.bps))
             case _:
                 pass  # a frozen host: nothing on the wire
-    return Effects({device: tuple(lines) for device, lines in rules.items()}, frozenset(down), bps)
+    via = {device: tap for device, (_, tap) in held.items()}
+    return Effects({device: tuple(lines) for device, lines in rules.items()}, frozenset(down), bps, via)
+
+
+def relayed(number: int, fault: Delay, fabric: Fabric, lab: Plan) -> list[tuple[str, str, str]]:
+    """Of each direction that a fault delays: the wire device where packets come from, the relay's own device that they
+    are sent to, and the wire device that the relay sends them out of."""
+    found = []
+    for place, direction in enumerate(directions_of(fault.where, fabric)):
+        _, sender, receiver = lab.direction(direction)
+        found.append((sender.wire_device, f"held{number}-{place}", receiver.wire_device))
+    return found
 
 
 def counter(number: int) -> str:
@@ -76,7 +99,7 @@ def counter(number: int) -> str:
 def is_counted(fault: AnyFault) -> bool:
     """Whether a fault drops packets by rules, which count them (a flapping link keeps its counter while it rests)."""
     match fault:
-        case Blackhole() | Loss() | Bucket() | Flap(how="blackhole") | Dead(silent=True):
+        case Blackhole() | Loss() | Bucket() | Large() | Flap(how="blackhole") | Dead(silent=True):
             return True
         case _:
             return False
@@ -94,13 +117,17 @@ def base_ruleset(lab: Plan) -> str:
 
 def change(before: Effects, after: Effects, lab: Plan, added: Iterable[int], removed: Iterable[int]) -> str:
     """One nft transaction from one set of rules to another; empty when the rules are the same."""
+
+    def chain(effects: Effects, device: str) -> tuple[str, ...]:
+        return (*effects.rules.get(device, ()), _forward(effects.via.get(device, far_of[device])))
+
     far_of = {near.wire_device: far.wire_device for wire in lab.wires for near, far in wire.both_ways()}
     lines = []
-    for device in sorted({*before.rules, *after.rules}):
-        wanted = after.rules.get(device, ())
-        if wanted != before.rules.get(device, ()):
+    for device in sorted({*before.rules, *after.rules, *before.via, *after.via}):
+        wanted = chain(after, device)
+        if wanted != chain(before, device):
             lines.append(f"flush chain netdev {TABLE} {device}")
-            lines += [f"add rule netdev {TABLE} {device} {rule}" for rule in (*wanted, _forward(far_of[device]))]
+            lines += [f"add rule netdev {TABLE} {device} {rule}" for rule in wanted]
     new = [f"add counter netdev {TABLE} {counter(number)}" for number in added]
     old = [f"delete counter netdev {TABLE} {counter(number)}" for number in removed]
     return "\n".join([*new, *lines, *old])

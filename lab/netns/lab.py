@@ -28,7 +28,7 @@ from pyroute2 import IPRoute
 from lab.addressing import LOOPBACK_DEVICE, LOOPBACK_LABEL4, Forwarding, Plan, forwarding, plan
 from lab.errors import LabError, near
 from lab.faults import AnyFault
-from lab.netns import build, namespace, processes, repair, shaper, state, traffic
+from lab.netns import build, namespace, processes, relay, repair, shaper, state, traffic
 from lab.netns.breaker import ActiveFault, Breaker, Wire
 from lab.netns.connections import Connections
 from lab.netns.effects import TABLE
@@ -333,6 +333,7 @@ class NetnsLab:
             self._shape,
             self._wire_index,
             self._pull,
+            self._relay,
         )
         return Breaker(self.run_dir, self.fabric, self.plan, wire, self._members, self._repair)
 
@@ -344,6 +345,12 @@ class NetnsLab:
     def _pull(self, node: str, device: str, up: bool) -> None:  # noqa: FBT001 - a callback of three plain values
         if node in self.guests:
             hosts.guest_of(self, node).set_link(device, up=up)
+
+    def _relay(self, number: int, pairs: list[tuple[str, str]], by_s: float) -> tuple[int, int]:
+        def adopt(pid: int, argv: list[str]) -> None:
+            self.adopt("", pid, argv)
+
+        return relay.start(self.namespace_fd(build.WIRE), pairs, by_s, self.run_dir / f"relay-{number}.log", adopt)
 
     def _shape(self, device: str, bps: int | None) -> None:
         self.ask(build.WIRE, shaper.shape, self._wire_index[device], bps)

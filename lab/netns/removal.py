@@ -105,7 +105,8 @@ def _tidy(run_dir: Path) -> None:
     for file in ("faults.json", "state.json"):
         (run_dir / file).unlink(missing_ok=True)
     shutil.rmtree(run_dir / "pids", ignore_errors=True)
-    for log in run_dir.glob("flap-*.log"):
-        log.unlink()
+    for pattern in ("flap-*.log", "relay-*.log"):
+        for log in run_dir.glob(pattern):
+            log.unlink()
     with suppress(OSError):
         run_dir.rmdir()

@@ -72,7 +72,7 @@ class Stopped(msgspec.Struct, frozen=True):
 
 class ActiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A fault in force. Times are monotonic seconds. `driver`: pid and start time of a process that does nothing but
-    make it flap; `down`: whether it bites now (always, but for one that flaps)."""
+    make it flap, or hold packets; `down`: whether it bites now (always, but for one that flaps)."""
 
     id: int
     fault: AnyFault

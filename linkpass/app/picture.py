@@ -14,7 +14,9 @@ from linkpass import __version__
 from linkpass.app.agent import Agent
 from linkpass.edges.sockets import namespaces
 
-ROWS = ("uplinks", "peers", "links", "paths", "steering", "host_evidence", "traces", "stragglers")
+ROWS = (
+    "uplinks", "peers", "links", "paths", "steering", "congestion", "host_evidence", "traces", "stragglers",
+)  # fmt: skip
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 

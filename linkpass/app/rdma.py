@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from linkpass.config import Config
-from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
+from linkpass.core.events import CongestionEvidence, Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges.clock import Clock
 from linkpass.edges.counters import CounterEdge
 from linkpass.edges.device_events import DeviceEventEdge
@@ -20,6 +20,7 @@ from linkpass.edges.netdevs import NetdevEdge
 from linkpass.edges.probes.roce import RoceFlow, RoceProbes
 from linkpass.edges.queue_pairs import LOOK_S, QueuePairEdge
 from rdma.borrowed import may_borrow
+from rdma.counters.evidence import outward
 from rdma.ethernet.watch import Netdevs
 from rdma.steering import Setting
 
@@ -44,6 +45,7 @@ class Rdma:
         heard = config.rdma.events or config.probing.protocol == "verbs"  # datagrams follow addresses that move
         self._events = DeviceEventEdge(submit, self._on_gids) if heard else None
         self._timer: asyncio.TimerHandle | None = None
+        self._congested: dict[str, CongestionEvidence] = {}
 
     def open(self) -> list[str]:
         """Never fails: what cannot be had is returned in words. Looks at queue pairs by itself from now on; counters
@@ -66,12 +68,26 @@ class Rdma:
         if self._ethernet is not None:
             netdevs = self._counters.netdevs if self._counters is not None else ()
             lines += self._ethernet.poll((*netdevs, *self._uplinks()))
+        self._tell_congestion()
         if self._flows is not None and (roce := self._roce()) is not None:
             uses = ((device, to) for device, to in self._flows.addresses() if to.is_global)
             roce.set_flows(RoceFlow(d, to.port, to.sgid_index, to.gid, to.traffic_class, to.sl) for d, to in uses)
         if self._flows is not None:
             lines += self._flows.lines()
         return lines + (self._events.poll() if self._events is not None else [])
+
+    def _tell_congestion(self) -> None:
+        """To the core, of each uplink of which the counters say something else than before."""
+        by_netdev = list(self._counters.congested()) if self._counters is not None else []
+        for uplink in {*self._uplinks(), *self._congested}:
+            found = [one for netdev, one in by_netdev if netdev == uplink]
+            found += self._ethernet.congested(uplink) if self._ethernet is not None else ()
+            out, into = (tuple(sorted({one.says for one in found if outward(one) is way})) for way in (True, False))
+            event = CongestionEvidence(uplink=uplink, out=out, into=into)
+            before = self._congested.get(uplink, CongestionEvidence(uplink=uplink))
+            if event != before:
+                self._congested[uplink] = event
+                self._submit(event)
 
     def peers(self) -> Mapping[str, bool]:
         """Peers of RDMA flows, and whether data with them has advanced since this was last asked."""

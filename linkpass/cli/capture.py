@@ -314,7 +314,7 @@ def told(seen: Seen) -> str:
     if seen.kind != "probe":
         return f"no probe: {seen.why}" if seen.kind == "broken" else seen.summary
     probe = seen.probe
-    words = ["asks"] if probe["ask"] else []
+    words = [word for word, on in (("asks", probe["ask"]), ("large", probe["large"])) if on]
     words += [f"{one['kind']} {one['link']} of {one['origin']} (for {one['ttl_s']:g} s)" for one in probe["notices"]]
     if probe["acknowledged"]:
         words.append(f"acknowledges {' '.join(map(str, probe['acknowledged']))}")

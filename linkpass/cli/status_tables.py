@@ -49,6 +49,9 @@ def _head(view: Row) -> list[RenderableType]:
     if verdicts:
         lines.append(Text(f"blamed: {', '.join(verdicts)}", "red"))
     lines += [Text(straggler(row), "yellow") for row in view.get("stragglers") or ()]
+    for one in view.get("congestion") or ():
+        full = f"overloaded: {one['name']} ({one['why']})" if one["kind"] == "congestion" else one["why"]
+        lines.append(Text(full, "yellow"))
     return [*lines, ""]
 
 

@@ -14,9 +14,19 @@ ln((1-bad)/(1-ok))): with the defaults 161 probes at 3 %, 85 at 5 %, 18 at 20 %.
 with the hypotheses exchanged: about 400 probes at `ok`, with the same bound on lifting it falsely. Losses inside a run
 are the run's: they are not counted.
 
-Queueing: a standing queue is the *smallest* delay of a window, not the mean (CoDel, RFC 8289, section 3.1), measured
-above a floor: the smallest delay of a long span. The floor forgets, since clocks drift and paths change: a queue that
-stands longer than two spans becomes the floor.
+Queueing: delay above a floor (the smallest of a long span; it forgets, since clocks drift and paths change: a queue
+that stands longer than two spans becomes the floor). A window is late when most of its delays exceed the limit, and a
+queue stands once late windows outnumber the others by `queueing_windows` (the sum never falls below zero: Page's test
+again), until the others have caught up. CoDel asks for the *smallest* delay of a window (RFC 8289, section 3.1), which
+finds nothing here: a job in lock-step drains its own queue at every pause between two steps and waits for it all the
+same.
+
+Late or lost: three probes in a row that are overdue may wait in a queue that was not there a moment ago. A run is
+acted on at once all the same; when most of its probes arrive after all it was a queue, and that is what is said then.
+
+Losses beside delays: a full queue drops packets, and that is no failure. Probes lost while most of the latest ones were
+late are set aside, and so are gaps, unless nothing at all has got through for FULL_S (the Spike scheme: Cen, Cosman,
+Voelker, End-to-end differentiation of congestion and wireless losses, ToN 2003, section III).
 
 Nothing is `unknown` that ever answered and nothing else is: a path that never answered is not down.
 """
@@ -120,43 +130,64 @@ class PooledLoss:
 
 
 class StandingQueue:
-    """Is there a queue that does not drain: `queueing_windows` windows in a row whose smallest delay exceeds the limit.
+    """Does a queue stand? `queueing_windows` more windows in which most delays exceed the limit than others."""
 
-    It ends after as many windows in a row below. A window without a measurement breaks no row and makes none."""
-
-    WINDOW_S = 0.1
-    __slots__ = ("_begun_s", "_least", "_limit_s", "_needed", "_row", "on")
+    WINDOW_S = 0.05
+    LATEST = 4
+    """Delays that tell whether the queue is long at this moment: most of them late."""
+    STALE_S = 0.5
+    __slots__ = ("_begun_s", "_count", "_late", "_latest", "_limit_s", "_measured_s", "_most", "_score", "on")
 
     def __init__(self, settings: Detection) -> None:
         self._limit_s = settings.queueing_s
-        self._needed = settings.queueing_windows
-        self._begun_s = -math.inf
-        self._least = math.inf
-        self._row = 0
-        """Windows in a row that speak against the present opinion."""
+        self._most = settings.queueing_windows
+        self._begun_s = self._measured_s = -math.inf
+        self._count = self._late = 0
+        """Delays of the open window, and those of them above the limit."""
+        self._score = 0
+        self._latest = 0
+        """Bit k: the k-th latest delay was late."""
         self.on = False
 
     @property
     def idle(self) -> bool:
-        """No window is open and no row begun: delays below the limit need not be told."""
-        return self._begun_s == -math.inf and not self.on
+        """Nothing speaks for a queue: delays below the limit need not be told."""
+        return not (self._score or self._latest or self._late or self.on)
+
+    @property
+    def wavers(self) -> bool:
+        """Late windows are on half of their way to a queue that stands."""
+        return not self.on and 2 * self._score >= self._most
+
+    def long_at(self, now_s: float) -> bool:
+        """Whether the queue is long at this moment, standing or not."""
+        return self._latest.bit_count() >= self.LATEST - 1 and now_s - self._measured_s < self.STALE_S
 
     def update(self, now_s: float, queueing_s: float) -> bool:
         """`queueing_s`: delay above its floor."""
         if now_s - self._begun_s >= self.WINDOW_S:
-            if self._least != math.inf:
-                self._row = self._row + 1 if (self._least > self._limit_s) != self.on else 0
-                if self._row >= self._needed:
-                    self.on = not self.on
-                    self._row = 0
-            self._least = math.inf
+            if self._count:
+                self._close()
+            self._count = self._late = 0
             self._begun_s = now_s
-            if not self._row and not self.on and queueing_s <= self._limit_s:
-                self._begun_s = -math.inf
-                return self.on
-        if queueing_s < self._least:
-            self._least = queueing_s
+        late = queueing_s > self._limit_s
+        self._latest = (self._latest << 1 | late) & ((1 << self.LATEST) - 1)
+        self._measured_s = now_s
+        self._count += 1
+        self._late += late
         return self.on
+
+    def stands(self) -> None:
+        """It is known to stand from elsewhere."""
+        self.on, self._score = True, self._most
+
+    def _close(self) -> None:
+        if 2 * self._late > self._count:
+            self._score = min(self._most, self._score + 1)
+        else:
+            self._score = max(0, self._score - 1)
+        if self._score in (0, self._most):
+            self.on = self._score > 0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -169,8 +200,11 @@ class PathDetector:
 
     RATIO_MEMORY = 200
     """Probes over which the loss ratio shown to people is averaged; no decision uses it."""
+    FULL_S = 0.3
+    """A queue that lets nothing through for so long is none."""
     __slots__ = (
-        "_answered", "_judge_from_s", "_loss", "_queue", "_quiet", "_run", "calm", "loss_ratio", "verdict",
+        "_answered", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_run", "_settings", "aside", "calm",
+        "loss_ratio", "verdict",
     )  # fmt: skip
 
     def __init__(self, settings: Detection, now_s: float) -> None:
@@ -178,7 +212,11 @@ class PathDetector:
         self._loss = PooledLoss(settings)
         self._queue = StandingQueue(settings)
         self._judge_from_s = now_s + settings.grace_s
+        self._settings = settings
         self._answered = False
+        self._heard_s = -math.inf
+        self.aside = 0
+        """Losses of the last call that were a full queue's."""
         self._quiet = 0
         """Probes heard since the last call of `update`."""
         self.calm = False
@@ -190,25 +228,49 @@ class PathDetector:
         """The short way for a path that is `calm`, all of whose probes were heard, its queueing below the limit."""
         self._quiet += sent
 
-    def update(self, now_s: float, sent: int, lost: int, missing: int, queueing_s: float | None) -> Verdict | None:
+    @property
+    def wavers(self) -> bool:
+        """Half of the probes are late: no queue stands, and yet the path is not without."""
+        return self._queue.wavers
+
+    def queued_at(self, now_s: float) -> bool:
+        """Whether a queue is long on the path at this moment: what is lost now is no evidence."""
+        return self._queue.long_at(now_s)
+
+    def update(
+        self, now_s: float, sent: int, lost: int, missing: int, queueing_s: float | None, *, queued: bool = False
+    ) -> Verdict | None:
         """What a report of the peer says, as differences to the report before it. Returns the verdict if it changed.
 
         `sent`, `lost`: probes settled by this report; `missing`: overdue ones after the last that was heard;
-        `queueing_s`: None when the report has no new measurement. A call with all zero changes nothing."""
+        `queueing_s`: None when the report has no new measurement; `queued`: a queue is known to be long on this path
+        from elsewhere. A call with all zero changes nothing."""
+        self.aside = 0
         if not self._answered:
             if not sent > lost:
                 return None
             self._answered = True
         elif now_s >= self._judge_from_s:
+            if queueing_s is not None:
+                self._queue.update(now_s, queueing_s)
+                if self._run.on and 2 * lost < sent and queueing_s > self._settings.queueing_s:
+                    self._run = LossRun(self._settings)
+                    self._queue.stands()
+                    self.aside, sent, lost = lost, sent - lost, 0
+            if queued or self._queue.long_at(now_s):
+                self.aside += lost
+                if now_s - max(self._heard_s, self._judge_from_s) < self.FULL_S:
+                    missing = min(missing, self._settings.blackhole_losses - 1)
+                sent, lost = sent - lost, 0
             was = self._run.on
             if not self._run.update(sent, lost, missing):
                 if was:
                     self._loss.reset()
                 else:
                     self._count(sent, lost)
-            if queueing_s is not None:
-                self._queue.update(now_s, queueing_s)
             self.calm = not self._run.on and self._loss.idle and self._queue.idle
+        if sent > lost:
+            self._heard_s = now_s
         return self._decide(missing)
 
     def _count(self, sent: int, lost: int) -> None:
@@ -225,7 +287,7 @@ class PathDetector:
         elif self._loss.on:
             evidence, why = "lossy", f"about {self.loss_ratio:.1%} of the probes lost"
         elif self._queue.on:
-            evidence, why = "queueing", "a queue stands on the path: delay above its floor in every window"
+            evidence, why = "queueing", "a queue stands on the path: most probes come late"
         else:
             evidence, why = "good", "probes arrive"
         if evidence == self.verdict.evidence:

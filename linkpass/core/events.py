@@ -244,6 +244,12 @@ class PathEvidence(Event, frozen=True):
     evidence: Evidence
     loss_ratio: float = 0.0
     rtt_s: float = 0.0
+    queueing_s: float = 0.0
+    """One-way delay above its floor at this moment."""
+    wavers: bool = False
+    """Probes are late half of the time: no queue stands, and yet the path is not without."""
+    large_only: bool = False
+    """It is large packets that fail; small ones get through."""
     why: str = ""
 
 
@@ -269,6 +275,15 @@ class PathCount(msgspec.Struct, frozen=True, array_like=True):
     label: int
     sent: int
     lost: int
+
+
+class CongestionEvidence(Event, frozen=True):
+    """What the counters of the port below an uplink say of congestion (PFC pauses, marks, notifications), sent on a
+    change. `out`: of what leaves over it; `into`: of what comes in; both empty: it is over."""
+
+    uplink: str
+    out: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
 
 
 class PathWindow(Event, frozen=True):
@@ -444,8 +459,8 @@ AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence
-    | PathWindow | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked | HostEvidence | HostAnswered
-    | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
+    | CongestionEvidence | PathWindow | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked | HostEvidence
+    | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline
 )  # fmt: skip

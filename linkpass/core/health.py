@@ -47,6 +47,7 @@ def on_evidence(world: World, tray: Tray, event: PathEvidence, now_s: float) -> 
     if not first and (event.evidence in FAILING) != (path.evidence in FAILING):
         peer.changed.add(path.uplink)
     path.evidence, path.loss_ratio, path.rtt_s = event.evidence, event.loss_ratio, event.rtt_s
+    path.large_only = event.large_only
     if first and path.answers:
         hosts.on_answer(world, tray, peer, now_s)
     if event.evidence in FAILING:
@@ -175,7 +176,10 @@ def _announce(world: World, tray: Tray, verdicts: list[Verdict], failing: list[P
         return
     for verdict in news:
         cause = _cause_of(failing, *verdict.links) or world.incident(now_s)
-        what = f"verdict {verdict.kind}: {verdict.name} lets nothing through"
+        over = [path for path in failing if not set(verdict.links).isdisjoint(path.links)]
+        large = bool(over) and all(path.large_only for path in over)
+        fact = "lets no large packets through" if large else "lets nothing through"
+        what = f"verdict {verdict.kind}: {verdict.name} {fact}"
         tray.record(cause, what, verdict.why, element=verdict.name, level="warning")
     world.named |= standing.keys()
 

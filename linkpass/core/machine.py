@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from linkpass.core import crowd, flows, health, hosts, ports, roce, steer, survey, tracing
+from linkpass.core import congestion, crowd, flows, health, hosts, ports, relief, roce, steer, survey, tracing
 from linkpass.core import events as ev
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
@@ -55,7 +55,7 @@ class Core:
             ev.SteeringLost: self._on_steering_lost,
             ev.PeerKnown: self._on_peer_known,
             ev.PeersActive: self._on_peers_active,
-            ev.PeerSilent: lambda e, now: hosts.on_silent(self.world, self._tray, e, now),
+            ev.PeerSilent: self._on_peer_silent,
             ev.PeerBack: self._on_peer_back,
             ev.PeerData: lambda e, now: hosts.on_data(self.world, e, now),
             ev.PeerFiltered: lambda e, now: hosts.on_filtered(self.world, self._tray, e),
@@ -70,9 +70,10 @@ class Core:
             ev.UplinksResolved: self._on_resolved,
             ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
             ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
-            ev.PathEvidence: lambda e, now: health.on_evidence(self.world, self._tray, e, now),
+            ev.PathEvidence: self._on_evidence,
+            ev.CongestionEvidence: lambda e, now: congestion.on_counters(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
-            ev.PathWindow: lambda e, now: health.on_window(self.world, self._tray, e, now),
+            ev.PathWindow: self._on_window,
             ev.PaceTold: lambda e, now: self._stragglers.told(e, now),
             ev.StepArrived: lambda e, now: self._stragglers.arrived(e, now),
             ev.DaemonLate: lambda e, now: hosts.on_late(self.world, self._tray, e.late_s, now),
@@ -175,6 +176,18 @@ class Core:
         flows.on_patience(self.world, self._tray, event)
         self._survey_soon(now_s)
 
+    def _on_evidence(self, event: ev.PathEvidence, now_s: float) -> None:
+        judged = congestion.take(self.world, event, now_s)
+        if judged is not None:
+            health.on_evidence(self.world, self._tray, judged, now_s)
+
+    def _on_window(self, event: ev.PathWindow, now_s: float) -> None:
+        health.on_window(self.world, self._tray, congestion.take_window(self.world, event), now_s)
+
+    def _on_peer_silent(self, event: ev.PeerSilent, now_s: float) -> None:
+        hosts.on_silent(self.world, self._tray, event, now_s)
+        congestion.peers_changed(self.world, now_s)
+
     def _on_peer_back(self, event: ev.PeerBack, now_s: float) -> None:
         self._desk.forget_order(event.peer)
         hosts.on_back(self.world, self._tray, event, now_s)
@@ -191,6 +204,7 @@ class Core:
             peer.active = peer.address in now_active
             if not peer.active:
                 peer.data_flows = None
+        congestion.peers_changed(self.world, now_s)
         self._survey_soon(now_s)
         self.world.decide_soon(now_s)
 
@@ -207,6 +221,7 @@ class Core:
         cause = self.world.new_cause()
         cleared = 0
         if event.link == "*":
+            self.world.congestion.clear()
             for wish in self.world.wishes.values():
                 wish.stand_up()
         if event.link in ("*", self.settings.host):
@@ -281,6 +296,7 @@ class Core:
         crowd.tick(self.world, self._tray, now_s)
         if any(deadline <= now_s for deadline in self._stragglers.deadlines()):
             self._stragglers.tick(now_s)
+        relief.tick(self.world, self._tray, now_s)
         if self.world.acting:
             for wish in self.world.wishes.values():
                 if wish.in_flight is not None and wish.answer_by_s <= now_s and wish.failed(wish.in_flight, now_s):
@@ -364,6 +380,7 @@ class Core:
         yield from hosts.deadlines(world)
         yield from crowd.deadlines(world)
         yield from self._stragglers.deadlines()
+        yield from relief.deadlines(world)
         for wish in world.wishes.values():
             if wish.due_at_s is not None and world.acting:
                 yield wish.due_at_s

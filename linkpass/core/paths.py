@@ -40,6 +40,12 @@ class Path:
     """What its latest failure was; outlasts the evidence, which silence takes away."""
     loss_ratio: float = 0.0
     rtt_s: float = 0.0
+    queueing_s: float = 0.0
+    """Delay above its floor, as last told."""
+    wavers: bool = False
+    """Probes are late half of the time: neither with a queue nor without."""
+    large_only: bool = False
+    """Only large packets fail."""
     links: tuple[str, ...] = ()
     sent: float = 0.0
     lost: float = 0.0

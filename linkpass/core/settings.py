@@ -42,6 +42,9 @@ class Probing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dscp: int = 0
     size_bytes: int = 0
     """Least size of a probe's IP payload; 0: as small as it gets."""
+    large_ratio: float = 0.05
+    """Of the probes of a path that is probed fast, beside the others: as large as the uplink takes, since a link may
+    lose large packets alone. They count against the limits like all; 0: none."""
     verbs_interval_s: float = 0.1
     """Between two RoCE datagrams to one peer from one device."""
 
@@ -72,8 +75,11 @@ class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_bad_ratio: float = 0.03
     loss_threshold: float = 12.0
     """Log-likelihood to cross: a false alarm about once in e^12 (160,000) restarts of the test."""
-    queueing_s: float = 0.020
-    queueing_windows: int = 10
+    queueing_s: float = 0.003
+    """Delay above the floor that is a queue. What a switch's buffer holds at a port of 100 Gbit/s is gone in less; a
+    port that runs at a tenth of its rate, or a host that is kept from running, needs more."""
+    queueing_windows: int = 4
+    """Windows of 50 ms by which late ones outnumber the others."""
     silent_s: float = 0.25
     """A peer of which nothing was heard for this long is called silent."""
     escalate_s: float = 2.0
@@ -88,7 +94,7 @@ class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_moved_ratio: float = 0.5
-    """Share of a peer's paths that soft verdicts (loss, queueing, drain, a peer's word) may take away at once."""
+    """Share of a peer's paths that soft verdicts (loss, congestion, drain, a peer's word) may take away at once."""
     reprogram_tries: int = 3
     notice_ttl_s: float = 10.0
     labels_per_peer: int = 8
@@ -97,6 +103,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     escalations_per_hour: int = 6
     """Hosts fail a few times a year each. More than a few at once is the fault of something that they share, and a
     wrong judge must not empty a cluster."""
+    congestion_hold_s: float = 10.0
+    """How long a queue has to be gone before flows that were moved away from it begin to come back; doubles with each
+    relapse. A way back that brings the queue back costs a job about a second."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -88,7 +88,9 @@ def _grade_probes(world: World, peer: Peer, path: Path) -> Judgement:
 def grade_path(world: World, peer: Peer, path: Path, now_s: float) -> Judgement:
     """One path of a peer, by its uplink, its links and its own probes."""
     links = [grade_link(world, direction, now_s) for direction in path.links]
-    return _worst(_grade_port(world, path.uplink), _grade_probes(world, peer, path), *links)
+    judgement = _worst(_grade_port(world, path.uplink), _grade_probes(world, peer, path), *links)
+    left = world.congestion.judgement(path)
+    return judgement if left is None else _worst(judgement, ("soft", *left))
 
 
 def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from linkpass.core import congestion
 from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.steer import grade_path
 from linkpass.core.tracing import notes_on
@@ -77,6 +78,15 @@ class TraceView(msgspec.Struct, frozen=True):
     since_s: float
 
 
+class CongestionView(msgspec.Struct, frozen=True):
+    """Something that is full. `kind`: `congestion` of directions, or `full` of a receiver or of this host."""
+
+    kind: str
+    name: str
+    why: str
+    since_s: float
+
+
 class SteeringView(msgspec.Struct, frozen=True):
     object: str
     desired: tuple[int | str, ...]
@@ -128,6 +138,7 @@ class View(msgspec.Struct, frozen=True):
     host_evidence: tuple[HostEvidenceView, ...] = ()
     traces: tuple[TraceView, ...] = ()
     stragglers: tuple[StragglerView, ...] = ()
+    congestion: tuple[CongestionView, ...] = ()
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -237,6 +248,7 @@ def view_of(world: World, now_s: float) -> View:
         ),
         traces,
         _stragglers(world, now_s),
+        tuple(CongestionView(*one) for one in congestion.told(world)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from linkpass.core.blame import Verdict
 from linkpass.core.commands import Command, Record, Rung
+from linkpass.core.congestion import Congestion
 from linkpass.core.crowd import Crowd
 from linkpass.core.desired import Wish
 from linkpass.core.diagnosis.verdict import Verdict as Finding
@@ -118,6 +119,7 @@ class World:
         self.hosts = HostBook()
         self.stragglers: dict[str, Straggler] = {}
         """Hosts that all others wait for, by their addresses."""
+        self.congestion = Congestion()
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}
         self.decide_at_s: float | None = None

@@ -160,6 +160,13 @@ class CounterEdge:
         every = (name for one in self._seen.devices for port in one.ports for name in (port.netdevs or one.netdevs))
         return tuple(dict.fromkeys(every))
 
+    def congested(self) -> Iterator[tuple[str, Finding]]:
+        """What the last reading found of congestion, with a network device that lies on the port."""
+        for one in self._seen.devices:
+            for port in one.ports:
+                found = [f for (name, _), f in self._found.items() if name == port.name and f.kind == "congestion"]
+                yield from ((netdev, f) for netdev in port.netdevs or one.netdevs for f in found)
+
     def snapshot(self) -> dict[str, Any]:
         """Plain data for people and for metrics. What is unknown is None, its reason in `unknown`."""
         return {"why": self.why, "devices": [self._device(device) for device in self._seen.devices]}

@@ -22,8 +22,8 @@ from rdma.ethernet.reading import physical
 from rdma.ethernet.watch import Look, Netdevs
 from rdma.sysfs import ROOT, Unknown
 
-Seen = tuple[dict[str, Look], dict[tuple[str, str], Finding]]
-"""By device; by device and figure."""
+Seen = tuple[dict[str, Look], dict[tuple[str, str], Finding], dict[str, tuple[str, ...]]]
+"""By device; by device and figure; what each device of interest lies on."""
 
 
 class NetdevEdge:
@@ -47,6 +47,7 @@ class NetdevEdge:
         self._reading: Future[Seen] | None = None
         self._seen: dict[str, Look] = {}
         self._found: dict[tuple[str, str], Finding] = {}
+        self._under: dict[str, tuple[str, ...]] = {}
         self.why = "not read yet"
         """Why there is nothing to show, or not all."""
 
@@ -74,13 +75,13 @@ class NetdevEdge:
                 os.sched_setscheduler(0, policy, parameters)
             except OSError:
                 pass
-        wanted = (one for device in devices for one in physical(device, self._root))
-        looks = self._netdevs.look(wanted, self._now_s)
-        return looks, {(one.port, one.what): one for look in looks.values() for one in self._findings(look)}
+        under = {device: tuple(physical(device, self._root)) for device in devices}
+        looks = self._netdevs.look((one for ports in under.values() for one in ports), self._now_s)
+        return looks, {(one.port, one.what): one for look in looks.values() for one in self._findings(look)}, under
 
     def _take(self, reading: Future[Seen]) -> list[str]:
         try:
-            self._seen, found = reading.result()
+            self._seen, found, self._under = reading.result()
         except OSError as error:  # no more open files
             self.why = f"Ethernet ports are not read: {error.strerror or error}"
             return []
@@ -99,6 +100,11 @@ class NetdevEdge:
         yield from findings(look.window, self._limits, figures_of(look.window))
         if isinstance(look.module, Module):
             yield from module_findings(look.device, look.module, self._limits)
+
+    def congested(self, device: str) -> Iterable[Finding]:
+        """What the last reading found of congestion on what a device lies on."""
+        ports = self._under.get(device, ())
+        return (one for (port, _), one in self._found.items() if port in ports and one.kind == "congestion")
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Plain data for people and for metrics. What is unknown is None or left out, its reason in `unknown`."""

@@ -4,7 +4,8 @@ Layout, all numbers big-endian:
 
     offset  bytes  field
          0      1  version (1); TRACE_VERSION marks a trace's packet that overshot and is not for us
-         1      1  flags: 1 ask (answer at once)
+         1      1  flags: 1 ask (answer at once); 2 large: padded to the sender's MTU, and rare, so that its path number
+                   is reported only a few times after it was heard
          2      1  path: the sender's number for (uplink, label); 255: no path, only a report
          3      1  n, number of report entries
          4      4  boot id of the sender, drawn at random when its daemon starts
@@ -32,6 +33,7 @@ Layout, all numbers big-endian:
          .         zero bytes up to the configured size
        -16     16  HMAC-SHA256 over source address, destination address and all bytes before, cut to 16 bytes
 
+A large probe's padding follows the MAC and is signed by nobody; receivers ignore what lies behind the length.
 The addresses are part of what is signed, in order: a probe cannot be sent back at its sender. A report names the boot
 id it is about: a recording of old packets cannot speak of this run of the receiver. RFC 2104, RFC 6479 (window).
 """
@@ -55,6 +57,7 @@ NO_PATH: Final = 255
 MAX_REPORT: Final = 60
 """Report entries in one probe. With them there is still room for a notice of ordinary names."""
 ASK: Final = 1
+LARGE: Final = 2
 
 _HEADER: Final = struct.Struct("!BBBBIIIQIBBH")
 _ENTRY: Final = struct.Struct("!BBHIII")

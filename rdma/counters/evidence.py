@@ -129,6 +129,14 @@ FIGURES: Final = (
 )  # fmt: skip
 
 
+_OUTWARD: Final = ("cnp_handled", "transmit_wait", "link_paused", "paused_ratio")
+
+
+def outward(finding: Finding) -> bool:
+    """Whether congestion is that of what the port sends, or of what it receives."""
+    return finding.what.startswith(_OUTWARD)
+
+
 def figures(window: Window, limits: Thresholds, which: Iterable[Figure] = FIGURES) -> dict[str, float | Unknown]:
     """Every figure of a window, unknown ones as such."""
     return {figure.name: figure.of(window, limits) for figure in which}

@@ -28,6 +28,7 @@ LEAVES = {
     "host4": ("leaf3", "leaf4"),
 }
 DETECT_PROBES = 3
+QUEUE_S = 0.2
 PROGRAM_S = 0.0003
 ASK_S = 0.02
 LOSSY_S = 2.0
@@ -45,7 +46,8 @@ def crossed(host: str, hops: Iterable[str], peer: str) -> tuple[str, ...]:
 
 
 class FabricSim:
-    """`core` and its world. `broken`: directions, nodes, or (direction, label) for one hash bucket of a link."""
+    """`core` and its world. `broken`: directions, nodes, or (direction, label) for one hash bucket of a link; `full`:
+    directions at which a queue stands."""
 
     def __init__(
         self,
@@ -57,11 +59,13 @@ class FabricSim:
         addresses: dict[str, str] | None = None,
         host: str = "host1",
         leaves: dict[str, tuple[str, ...]] | None = None,
+        spines: tuple[str, ...] = ("spine1", "spine2"),
         **settings: Any,
     ) -> None:
         """`leaves`: what other hosts than the usual ones hang on, or those otherwise."""
         self.host = host
         self.leaves = {**LEAVES, **(leaves or {})}
+        self.spines = spines
         self.address = {**ADDRESS, **(addresses or {})}
         self.name = {address: name for name, address in self.address.items()}
         self.core = Core(
@@ -73,6 +77,8 @@ class FabricSim:
         self.usable = dict.fromkeys(uplinks, True)
         self.peers, self.active = peers, active
         self.broken: set[str | tuple[str, int]] = set()
+        self.full: set[str] = set()
+        self.speed_bps = dict.fromkeys(uplinks, 100_000_000_000)
         self.loss: dict[str, float] = {}
         self.lossy_until_s: dict[str, float] = {}
         self.silent: set[str] = set()
@@ -91,6 +97,8 @@ class FabricSim:
         self.lacking: set[str] = set()
         """Uplinks that the kernel's own routes do not lead over, so that our group does not, either."""
         self.labels: dict[str, tuple[int, ...]] = {}
+        self.labels_at = 0
+        """How often labels were programmed."""
         self.targets: dict[tuple[str, str, int], float] = {}
         self.evidence: dict[tuple[str, str, int], str] = {}
         self.log: list[tuple[float, cmd.Command]] = []
@@ -106,7 +114,7 @@ class FabricSim:
         if near in far:
             return (near,)
         seed = self.seeds.get(near, 0)
-        spine = pick(f"{near}/{seed}/{label}", ("spine1", "spine2"))
+        spine = pick(f"{near}/{seed}/{label}", self.spines)
         return near, spine, pick(f"{spine}-{label}", far)
 
     def kernel_uplink(self, label: int) -> str:
@@ -150,7 +158,7 @@ class FabricSim:
     # people and faults
     def start(self, settle_s: float = 3.0) -> FabricSim:
         for name in self.uplinks:
-            self.post(ev.UplinkState(uplink=name, usable=self.usable[name], speed_bps=100_000_000_000))
+            self.post(ev.UplinkState(uplink=name, usable=self.usable[name], speed_bps=self.speed_bps[name]))
         for name in self.peers:
             self.post(ev.PeerKnown(peer=self.address[name], name=name))
         self.post(ev.PeersActive(peers=tuple(self.address[name] for name in self.active)))
@@ -174,6 +182,30 @@ class FabricSim:
     def heal(self, *what: str | tuple[str, int]) -> None:
         self.broken.difference_update(what or tuple(self.broken))
         self.feel()
+
+    def fill(self, *directions: str) -> None:
+        """Queues stand there from now on; probes find them after a while, one path a little later than the other."""
+        self.full.update(directions)
+        self.feel_queues()
+
+    def choke(self, *directions: str, of: int = 1) -> None:
+        """Queues so deep and sudden that probes seem to be lost, until they arrive after all. They go with the flows:
+        only every `of`-th path is caught."""
+        targets = [
+            t for t in self.targets if not set(directions).isdisjoint(self.directions(*t)) and t in self.evidence
+        ]
+        for target in targets[::of]:
+            self.later(0.03, lambda target=target: self._tell(target, "blackhole"))
+            self.later(0.08, lambda target=target: self._tell(target, "queueing"))
+            self.later(0.5, lambda target=target: self._probe(target))
+
+    def drain(self, *directions: str) -> None:
+        self.full.difference_update(directions or tuple(self.full))
+        self.feel_queues()
+
+    def feel_queues(self) -> None:
+        for number, target in enumerate(self.targets):
+            self.later(QUEUE_S + number % 7 * 0.01, lambda target=target: self._probe(target))
 
     def carrier(self, uplink: str, usable: bool) -> None:
         self.usable[uplink] = usable
@@ -204,16 +236,23 @@ class FabricSim:
             self.later(delay_s, lambda target=target: self._probe(target))
 
     def _probe(self, target: tuple[str, str, int]) -> ev.Event | None:
-        peer, uplink, label = target
+        peer = target[0]
         if target not in self.targets or self.name[peer] in self.silent:
             return None
         before = self.evidence.get(target, "unknown")
         after = "good" if self.passes(*target) else "blackhole"
+        if after == "good" and before != "unknown" and self.full & set(self.directions(*target)):
+            after = "queueing"
         if before == after or (before == "unknown" and after == "blackhole"):
             return None
+        return self._tell(target, after)
+
+    def _tell(self, target: tuple[str, str, int], after: str) -> ev.Event:
+        peer, uplink, label = target
         self.evidence[target] = after
         return ev.PathEvidence(
-            peer=peer, uplink=uplink, label=label, evidence=after, loss_ratio=float(after != "good"), why="probes"
+            peer=peer, uplink=uplink, label=label, evidence=after, loss_ratio=float(after == "blackhole"),
+            queueing_s=0.02 * (after == "queueing"), why="probes",
         )  # fmt: skip
 
     def windows(self, span_s: float, step_s: float = 0.1) -> None:
@@ -319,6 +358,7 @@ class FabricSim:
         if refused:
             return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why="no buffer space")
         self.labels[command.peer] = command.labels
+        self.labels_at += 1
         return ev.LabelsProgrammed(cmd_id=command.cmd_id, peer=command.peer)
 
     def _answer(self, command: cmd.TraceLabels | cmd.ResolveUplinks) -> ev.Event:

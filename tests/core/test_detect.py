@@ -139,43 +139,68 @@ def test_hypotheses_must_differ(ok: float, bad: float) -> None:
 
 
 # queueing
+LATE, IN_TIME, STEP_S = 0.05, 0.001, 0.0625
+
+
 def feed(queue: StandingQueue, begun_s: float, windows: int, delays_s: tuple[float, ...]) -> float:
+    """Windows of that many delays; each is closed by the first delay of the next."""
     for window in range(windows):
         for number, delay_s in enumerate(delays_s):
-            queue.update(begun_s + window * 0.125 + number * 0.01, delay_s)
-    return begun_s + windows * 0.125
+            queue.update(begun_s + window * STEP_S + number * 0.01, delay_s)
+    return begun_s + windows * STEP_S
 
 
-def test_a_queue_that_never_drains_is_found_and_its_end_too() -> None:
+def test_a_queue_that_stands_is_found_and_its_end_too() -> None:
     queue = StandingQueue(SETTINGS)
-    now_s = feed(queue, 0.0, 10, (0.05, 0.03, 0.08))
+    now_s = feed(queue, 0.0, SETTINGS.queueing_windows, (LATE, LATE, IN_TIME))
     assert not queue.on
-    now_s = feed(queue, now_s, 1, (0.05,))
+    now_s = feed(queue, now_s, 1, (LATE,))
     assert queue.on
     assert not queue.idle
-    now_s = feed(queue, now_s, 9, (0.05, 0.001))
+    now_s = feed(queue, now_s, SETTINGS.queueing_windows, (LATE, IN_TIME))  # the first of them closes a late one
     assert queue.on
-    feed(queue, now_s, 3, (0.001,))
+    feed(queue, now_s, 4, (IN_TIME,))
     assert not queue.on
     assert queue.idle
 
 
-def test_bursts_that_drain_are_no_standing_queue() -> None:
-    queue = StandingQueue(SETTINGS)
-    now_s = feed(queue, 0.0, 9, (0.05, 0.03))
-    now_s = feed(queue, now_s, 1, (0.05, 0.001))
-    now_s = feed(queue, now_s, 9, (0.05, 0.03))
-    feed(queue, now_s, 2, (0.001,))
-    assert not queue.on
+def test_a_queue_that_drains_at_every_step_of_a_job_stands_all_the_same() -> None:
+    queue, now_s = StandingQueue(SETTINGS), 0.0
+    for _ in range(3):
+        now_s = feed(queue, now_s, 4, (LATE, LATE))
+        now_s = feed(queue, now_s, 1, (IN_TIME, IN_TIME))
+    assert queue.on
+    for _ in range(20):
+        now_s = feed(queue, now_s, 4, (LATE, LATE))
+        now_s = feed(queue, now_s, 1, (IN_TIME, IN_TIME))
+        assert queue.on
+
+
+def test_bursts_are_no_standing_queue() -> None:
+    queue, now_s = StandingQueue(SETTINGS), 0.0
+    for _ in range(100):
+        now_s = feed(queue, now_s, 2, (LATE, LATE, IN_TIME))
+        now_s = feed(queue, now_s, 2, (LATE, IN_TIME, IN_TIME))
+        assert not queue.on
+    feed(queue, now_s, 6, (IN_TIME,))
     assert queue.idle
 
 
 def test_silence_is_no_window() -> None:
     queue = StandingQueue(SETTINGS)
-    queue.update(0.0, 0.05)
-    for number in range(1, 9):
-        queue.update(100.0 * number, 0.05)
+    for number in range(SETTINGS.queueing_windows):
+        queue.update(100.0 * number, LATE)
     assert not queue.on
+
+
+def test_a_queue_is_long_while_most_of_the_latest_delays_are_late() -> None:
+    queue = StandingQueue(SETTINGS)
+    seen = []
+    for number, delay_s in enumerate((LATE, LATE, LATE, IN_TIME, LATE, IN_TIME, LATE, LATE, LATE)):
+        queue.update(number * 0.01, delay_s)
+        seen.append(queue.long_at(number * 0.01))
+    assert seen == [False, False, True, True, True, False, False, True, True]
+    assert not queue.long_at(0.09 + StandingQueue.STALE_S)
 
 
 # a path
@@ -251,18 +276,78 @@ def loss_after(probes: int) -> float:
     return (1 - keep) / probes
 
 
-def test_queueing_speaks_last() -> None:
+def queued() -> tuple[PathDetector, float]:
+    """A path on which a queue stands, and the time."""
     detector, now_s = judged(), 1.0
     verdict = None
-    for _ in range(130):
+    for _ in range(60):
         now_s += 0.01
-        verdict = detector.update(now_s, 1, 0, 0, 0.05) or verdict
+        verdict = detector.update(now_s, 1, 0, 0, LATE) or verdict
     assert verdict is not None
     assert verdict.evidence == "queueing"
-    verdict = detector.update(now_s, 9, 9, 0, 0.05)
+    return detector, now_s
+
+
+def test_losses_in_a_full_queue_are_no_evidence() -> None:
+    detector, now_s = queued()
+    for _ in range(50):
+        now_s += 0.01
+        assert detector.update(now_s, 4, 3, 0, LATE) is None
+        assert detector.aside == 3
+    assert detector.loss_ratio == 0.0
+    for _ in range(3):
+        now_s += 0.01
+        assert detector.update(now_s, 1, 0, 0, IN_TIME) is None
+    verdict = detector.update(now_s, 9, 9, 0, IN_TIME)
     assert verdict is not None
     assert verdict.evidence == "lossy"
-    verdict = detector.update(now_s, 0, 0, 3, None)
+    assert detector.aside == 0
+
+
+def test_losses_beside_delays_are_set_aside_before_a_queue_is_found_to_stand() -> None:
+    detector = judged()
+    for number in range(3):
+        detector.update(1.0 + number * 0.01, 1, 0, 0, LATE)
+    assert detector.verdict.evidence == "good"
+    assert detector.update(1.04, 8, 7, 0, LATE) is None
+    assert detector.update(1.05, 0, 0, 5, None) is None
+    assert detector.verdict.evidence == "good"
+
+
+def test_a_run_that_arrives_late_after_all_was_a_queue() -> None:
+    detector = judged()
+    verdict = detector.update(1.1, 0, 0, 3, None)
+    assert verdict is not None
+    assert verdict.evidence == "blackhole"
+    verdict = detector.update(1.16, 6, 1, 0, LATE)
+    assert verdict is not None
+    assert verdict.evidence == "queueing"
+    assert detector.aside == 1
+    assert detector.loss_ratio == 0.0
+
+
+@pytest.mark.parametrize(("sent", "lost", "queueing_s"), [(20, 18, LATE), (6, 1, IN_TIME)])
+def test_a_run_of_which_most_is_lost_or_nothing_is_late_was_none(sent: int, lost: int, queueing_s: float) -> None:
+    detector = judged()
+    detector.update(1.1, 0, 0, 3, None)
+    assert detector.update(1.3, sent, lost, 0, queueing_s) is None
+    assert detector.verdict.evidence == "blackhole"
+
+
+def test_a_queue_that_lets_nothing_through_is_a_blackhole() -> None:
+    detector, now_s = queued()
+    assert detector.update(now_s + 0.1, 0, 0, 9, None) is None
+    assert detector.update(now_s + PathDetector.FULL_S - 0.01, 0, 0, 29, None) is None
+    verdict = detector.update(now_s + PathDetector.FULL_S, 0, 0, 30, None)
+    assert verdict is not None
+    assert verdict.evidence == "blackhole"
+
+
+def test_large_probes_ask_the_small_ones_whether_there_is_a_queue() -> None:
+    detector = judged()
+    assert detector.update(1.1, 9, 9, 3, None, queued=True) is None
+    assert detector.aside == 9
+    verdict = detector.update(1.2, 0, 0, 3, None)
     assert verdict is not None
     assert verdict.evidence == "blackhole"
 

@@ -155,6 +155,12 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.LabelsFailed, cmd_id=numbers, peer=peers, why=words),
     st.builds(ev.Escalated, cmd_id=numbers, host=words),
     st.builds(ev.EscalateFailed, cmd_id=numbers, host=words, why=words),
+    st.builds(
+        ev.CongestionEvidence,
+        uplink=uplinks,
+        out=st.lists(words, max_size=2).map(tuple),
+        into=st.lists(words, max_size=2).map(tuple),
+    ),
     st.just(Deadline()),
 )
 

@@ -234,7 +234,8 @@ def moved(which: str = "away") -> Match:
 def blamed(entries: Sequence[Entry]) -> set[str]:
     """Everything that these entries blame: directions, `a>b or b>c` taken apart, switches, hosts."""
     found: set[str] = set()
-    verdict = re.compile(r"verdict (?:direction|link|nic|switch|host): (.+?) (?:lets nothing through|fails)$")
+    kinds, facts = "direction|link|nic|switch|host", "lets nothing through|lets no large packets through|fails"
+    verdict = re.compile(rf"verdict (?:{kinds}): (.+?) (?:{facts})$")
     for entry in entries:
         if match := verdict.match(entry.what):
             found.update(match[1].split(" or "))

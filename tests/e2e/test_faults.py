@@ -68,6 +68,7 @@ CASES = (
     Case("blackhole one way", on_link("blackhole", LEAF_SPINE, one_way=True)),
     Case("blackhole of a host's uplink", on_link("blackhole", HOST_LEAF)),
     Case("one bucket of four", a_bucket_in_use, verdict=None),
+    Case("large packets one way", on_link("large", LEAF_SPINE, ":1000", one_way=True)),
     Case("loss of 5 %", on_link("loss", LEAF_SPINE, ":5%"), LOSSES, PACKETS_ARE_LOST),
     Case("spine dead", lambda rig: f"dead:{rig.busiest(between=LEAF_SPINE).split('>')[1]}", verdict=None,
          heals_itself=True),
@@ -124,6 +125,19 @@ def in_order(entries: list[Entry], evidence: Match) -> None:
     out, back = story.index(first), next(n for n, entry in enumerate(story) if moved("back")(entry))
     assert 0 < out < back
     assert any(says(r"verified after the move$")(entry) for entry in story[out:back])
+
+
+def test_an_overloaded_link_is_left_and_is_no_failure(acting: Rig) -> None:
+    rig = acting
+    since_s = rig.calm()
+    text = on_link("rate", LEAF_SPINE, ":5mbit")(rig)
+    with rig.broken(text):
+        rig.wait_told(since_s, says(r"^verdict congestion: "), f"somebody finds {text} overloaded")
+        rig.wait_told(since_s, moved("away"), f"somebody moves traffic off {text}")
+        rig.goes_on(20)
+        links = [link for host in rig.hosts for link in rig.daemons.view(host)["links"]]
+        assert not [link for link in links if link["penalty"]], "a queue damps nothing"
+    rig.goes_on(10)
 
 
 def test_a_flapping_link_is_left_once(acting: Rig) -> None:

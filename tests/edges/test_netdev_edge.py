@@ -21,9 +21,10 @@ from lab.netns import namespace
 from linkpass.cli.status_tables import status_of
 from linkpass.edges.metrics import exposition
 from linkpass.edges.netdevs import NetdevEdge
-from rdma.counters.evidence import Thresholds
+from rdma.counters.evidence import Thresholds, outward
+from rdma.counters.reading import Window
 from rdma.ethernet.table import STATISTICS
-from rdma.ethernet.watch import Netdevs
+from rdma.ethernet.watch import OFF, Look, Netdevs
 
 DEVICE = "nothere0"
 
@@ -105,6 +106,22 @@ def test_a_finding_is_said_once_and_once_when_it_is_over(bench: Bench) -> None:
         f"{DEVICE}: blocks arrive that error correction cannot repair (uncorrectable_blocks_per_s 2, limit 0.1)"
     )
     assert bench.poll() == [f"{DEVICE}: uncorrectable_blocks_per_s is within its limit again"]
+
+
+def test_a_port_that_may_not_send_is_congested_in_what_it_sends() -> None:
+    class Paused(Netdevs):
+        def look(self, devices: Any, now_s: Any) -> dict[str, Look]:
+            window = Window(DEVICE, 1.0, 1.0, {"paused_us_priority_3": 400_000, "fec_uncorrectable_blocks": 9})
+            return {DEVICE: Look(DEVICE, "mlx5_core", window, {}, {}, OFF)}
+
+    edge = NetdevEdge(Thresholds(), Paused(), lambda: 0.0, AtOnce())
+    assert list(edge.congested(DEVICE)) == []
+    edge.poll([DEVICE])
+    edge.poll([DEVICE])
+    (found,) = edge.congested(DEVICE)
+    assert (found.what, outward(found)) == ("paused_ratio_priority_3", True)
+    assert list(edge.congested("other0")) == []
+    edge.close()
 
 
 def test_a_module_that_gets_no_light_is_said(bench: Bench) -> None:

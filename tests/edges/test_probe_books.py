@@ -12,7 +12,8 @@ from linkpass.core.settings import CoreSettings, Detection
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket, stretch
 from linkpass.edges.probes.hearing import DRAINS, Listener
-from linkpass.edges.probes.peers import RING, HeardPath, Peer, SentPath
+from linkpass.edges.probes.paths import RING, HeardPath, SentPath
+from linkpass.edges.probes.peers import LARGE_TOLD, Peer
 from linkpass.wire import probe
 
 SETTINGS = Detection(grace_s=0.0)
@@ -189,6 +190,83 @@ def test_a_new_run_of_the_peer_and_an_overflow_count_anew() -> None:
     peer.count_anew(4)
     path.record(0.21)
     assert heard(path, 12, 500, 0.211) == (1, 0, 0)
+
+
+# large probes beside
+def test_a_twin_speaks_for_its_path_only_when_it_alone_fails() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    twin = peer.add_twin(path, SETTINGS, 0.0)
+    twin.size_bytes = 9000
+    for detector in (path.detector, twin.detector):
+        detector.update(0.1, 1, 0, 0, None)
+    assert path.opinion().evidence == "good"
+    twin.detector.update(1.0, 0, 0, 3, None)
+    assert path.opinion().evidence == "blackhole"
+    assert path.opinion().why.startswith("large packets (9000 bytes), small ones get through")
+    assert path.loss_ratio == 1.0
+    path.detector.update(1.0, 0, 0, 3, None)
+    assert not path.opinion().why.startswith("large")
+    peer.drop_path(path)
+    assert (peer.paths, peer.twins, peer.by_key, path.twin) == ({}, {}, {}, None)
+
+
+def test_a_run_of_large_losses_is_told_by_the_beat_of_the_small_ones() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    twin = peer.add_twin(path, SETTINGS, 0.0)
+    path.interval_s, twin.interval_s = 0.01, 0.2
+    twin.record(0.2)
+    heard(twin, 1, 1, 0.201)
+    for at_s in (0.4, 0.405, 0.41):
+        twin.record(at_s)
+    assert twin.overdue(0.5, 9.0, 3) == 3
+    assert twin.nothing_due(0.401)
+    assert not twin.nothing_due(0.5)
+
+
+def test_rare_large_probes_are_reported_a_few_times_each() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    for index, is_large in ((1, False), (2, True)):
+        one = peer.heard[index] = HeardPath()
+        one.window.accept(1)
+        one.large, one.tell = is_large, LARGE_TOLD * is_large
+        one.hear(1.0, 0.001)
+    for _ in range(LARGE_TOLD):
+        assert [entry[0] for entry in peer.report_entries(9.0)] == [1, 2]  # however late: the daemon may have slept
+    assert [entry[0] for entry in peer.report_entries(9.0)] == [1]
+
+
+def test_a_report_without_news_of_large_probes_is_read_quietly() -> None:
+    peer = Peer("fd00::2", b"b" * 16, b"a" * 16)
+    path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    twin = peer.add_twin(path, SETTINGS, 0.0)
+    peer.clock.add(0.0, 0.0)
+    signer = probe.Signer(b"k")
+
+    def report(made_s: float, **lasts: int) -> list[SentPath]:
+        known = {"small": path, "large": twin}
+        entries = [probe.Heard(known[name].index, last, last) for name, last in lasts.items()]
+        sent = probe.encode(signer, b"", probe.Report(1, 1, 0, entries), 9, 0, 1, int(made_s * 1e9))
+        packet = probe.decode(signer, b"", sent)
+        assert isinstance(packet, probe.Probe)
+        return peer.take_report(packet, made_s, SETTINGS)[0]
+
+    for number in range(1, 101):
+        path.record(number * 0.01)
+        if number % 20 == 0:
+            twin.record(number * 0.01)
+    assert report(0.2001, small=20, large=1) == [path, twin]  # the base
+    for one in (path, twin):
+        for at_s in (0.1, 0.2):
+            one.detector.update(at_s, 1, 0, 0, 0.0)
+        assert one.detector.calm
+    assert report(0.2101, small=21, large=1) == []
+    assert report(0.3001, small=30) == []
+    assert report(0.4001, small=40, large=2) == []
+    assert (twin.settled, twin.lost) == (2, 0)
+    assert report(0.65, small=65) == [path, twin] or twin.missing == 1
+    assert twin.missing == 1
 
 
 # limits

@@ -20,8 +20,9 @@ OTHER = [RankLog(0, hashes={50: "a", 100: "c"})]
 GOOD = Injection(
     case="carrier", fault="carrier:host1-leaf1", link="host1-leaf1", injected_at_s=10.0, undone_at_s=13.0, job=0,
     affected=3, moved=3, reroute_s=0.002, out=Reroute(2, 2, 0.002, 0.003), into=Reroute(1, 1, 0.008, 0.008),
-    rerouted_s=0.008, off_link_s=0.0, stall=Stall(0.05, 0, 9.99, 10.05), stalls=1, median_step_s=0.01, steps_lost=0,
-    moves=2, all_moves=8, packets_on_bad_link=0, retransmissions=4, return_s=None, back_stall_s=None, recovered=True,
+    rerouted_s=0.008, off_link_s=0.0, stall=Stall(0.05, 0, 9.99, 10.05), stalls=1, median_step_s=0.01, step_ratio=1.1,
+    steps_lost=0, moves=2, all_moves=8, packets_on_bad_link=0, retransmissions=4, return_s=None, back_stall_s=None,
+    recovered=True,
 )  # fmt: skip
 STUCK = replace(GOOD, moved=0, reroute_s=None, out=Reroute(2, 0, None, None), into=Reroute(1, 0, None, None),
                 rerouted_s=None, off_link_s=None, stall=Stall(3.2, 0, 9.99, 13.2), moves=0, all_moves=0)  # fmt: skip
@@ -57,6 +58,7 @@ def test_every_row_of_the_table_is_there_with_all_columns() -> None:
     assert {"stall_untuned_ms", "stall_rtomin_ms"} <= rows["bucket"].metrics.keys()
     assert rows["flap"].metrics["packets_on_bad_link"] == 0
     assert rows["drain"].metrics["retransmissions"] == 8
+    assert rows["rate-cut"].metrics["step_ratio"] == rows["rate-cut"].metrics["worst_step_ratio"] == 1.1
     bench(rows)
 
 
@@ -100,7 +102,7 @@ def test_how_many_injections(n: int, baseline: int, column: int) -> None:
     for case in plan.cases:
         assert plan.count(TUNED, case) == n
         assert plan.count(KERNEL, case) == plan.count(KERNEL_TIMERS, case) == baseline
-        other = case not in ("flap", "drain")
+        other = case not in ("flap", "drain", "rate-cut")
         assert plan.count(UNTUNED, case) == column * other
         assert plan.count(RTO_MIN, case) == max(1, n // 10) * other
         assert bool(plan.count(PLAIN, case)) == (case == "blackhole-both")

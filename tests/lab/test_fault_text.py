@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lab.errors import LabError
-from lab.faults import EXAMPLES, AnyFault, Carrier, Dead, Flap, Loss, Rate, parse
+from lab.faults import EXAMPLES, AnyFault, Carrier, Dead, Delay, Flap, Large, Loss, Rate, parse
 from topology.generate import leaf_spine as generate
 from topology.model import Fabric
 
@@ -23,6 +23,9 @@ def test_values(leaf_spine: Fabric) -> None:
     assert parse("loss:leaf1-spine1:0.5%", leaf_spine) == Loss("leaf1-spine1", 0.005)
     assert parse("rate:leaf1>spine1:1.5gbit", leaf_spine) == Rate("leaf1>spine1", 1_500_000_000)
     assert parse("flap:host1-leaf1:carrier:10s:2hz", leaf_spine) == Flap("host1-leaf1", 2.0, "carrier", 10.0)
+    assert parse("large:leaf1-spine1:1280", leaf_spine) == Large("leaf1-spine1", 1280)
+    assert parse("delay:leaf1>spine1:0.5s", leaf_spine) == parse("delay:leaf1>spine1:500ms", leaf_spine)
+    assert parse("delay:leaf1>spine1:2.5ms", leaf_spine) == Delay("leaf1>spine1", 0.0025)
     assert parse("dead:spine1:silent", leaf_spine) == Dead("spine1", silent=True)
 
 
@@ -53,6 +56,11 @@ def test_parallel_links_are_named_by_port() -> None:
         ("bucket:leaf1>spine1:5/4", "1 ≤ K ≤ N"),
         ("bucket:leaf1>spine1:0/4", "1 ≤ K ≤ N"),
         ("rate:leaf1-spine1:fast", "such as 100mbit"),
+        ("large:leaf1>spine1", "as in large:A>B:1000"),
+        ("large:leaf1>spine1:50", "100 to 65535"),
+        ("large:leaf1>spine1:1kb", "a size in bytes"),
+        ("delay:leaf1-spine1:20", "such as 20ms"),
+        ("delay:leaf1-spine1:11s", "1ms to 10s"),
         ("flap:leaf1-spine1", "as in flap:LINK:2hz"),
         ("flap:leaf1-spine1:2hz:0s", "longest time"),
         ("flap:leaf1>spine1:2hz:carrier", "is one direction"),

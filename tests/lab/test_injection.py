@@ -56,6 +56,10 @@ def test_both_ways_are_followed_apart() -> None:
     assert found.stalls == 1  # 70 ms where 10 are usual
 
 
+def test_how_much_longer_a_step_takes_once_traffic_should_have_moved() -> None:
+    assert judged([]).step_ratio == pytest.approx(200.0)  # none ended any more: 10 ms before, the rest of the fault
+
+
 def test_a_flow_that_stays_has_no_reroute() -> None:
     found = judged([sighting("host1>leaf1", OUT, 10.5), sighting("host1>leaf1", OUT, 12.95)])
     assert (found.affected, found.moved) == (2, 0)

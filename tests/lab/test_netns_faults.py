@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -16,8 +18,9 @@ from talk import Talk, until
 
 from lab.bucket import bucket_of
 from lab.faults import Flap, directions_of, parse
-from lab.netns import processes, repair
+from lab.netns import namespace, processes, repair
 from lab.netns.breaker import ActiveFault
+from lab.netns.build import WIRE
 from lab.netns.lab import NetnsLab
 from lab.netns.session import Request, Session
 from linkpass.wire import rtnl
@@ -199,6 +202,89 @@ def test_rate_holds_a_direction_to_it(whole: NetnsLab) -> None:
     assert until(lambda: healed(whole))
 
 
+class Sized(Talk):
+    """Datagrams of a size, padded; hears how long each was under way (the hosts of a lab share a clock)."""
+
+    def sized(self, size_bytes: int, times: int) -> list[float]:
+        delays, padding = [], bytes(size_bytes - 48 - 8)  # of the IPv6 packet: headers and the stamp are in it
+        self.out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DONTFRAG, 1)
+        for label in range(1, times + 1):
+            self.out.sendto(struct.pack("=d", time.monotonic()) + padding, (self.to, self.port, label, 0))
+        while select.select([self.into], [], [], 0.3)[0]:
+            stamp = struct.unpack("=d", self.into.recv(2000)[:8])[0]
+            delays.append(time.monotonic() - stamp)
+        return delays
+
+
+def test_large_packets_vanish_and_small_ones_pass(whole: NetnsLab) -> None:
+    with Sized(whole, "host1", "host3") as there, Sized(whole, "host3", "host1") as back:
+        with broken(whole, "large:host1>leaf1:1000") as fault, broken_too(whole, "large:host1>leaf2:1000"):
+            assert len(there.sized(1000, 40)) == 40, "not more than the size: it passes"
+            assert there.sized(1001, 40) == []
+            assert there.sized(1500, 40) == []
+            assert len(back.sized(1500, 40)) == 40, "one way"
+            assert 0 < fault.dropped() <= 80
+        assert len(there.sized(1500, 40)) == 40
+
+
+def test_delay_is_added_to_every_packet_of_a_direction_and_to_no_other(whole: NetnsLab) -> None:
+    with Sized(whole, "host1", "host3") as there, Sized(whole, "host3", "host1") as back:
+        with broken(whole, "delay:host1>leaf1:40ms"), broken_too(whole, "delay:host1>leaf2:40ms"):
+            delayed, other = there.sized(1500, 60), back.sized(1500, 60)
+            assert len(delayed) == len(other) == 60
+            assert min(delayed) >= 0.04
+            assert sorted(other)[30] < 0.04 <= sorted(delayed)[30] < 0.4
+            relays = [one for one in whole.processes() if "relay_process.py" in " ".join(one.argv)]
+            assert len(relays) == 2
+        assert sorted(there.sized(1500, 60))[30] < 0.04
+        assert not [one for one in whole.processes() if one in relays]
+    assert healed(whole)
+
+
+def test_delay_both_ways_is_under_way_when_it_is_undone_and_nothing_is_lost(whole: NetnsLab) -> None:
+    with Talk(whole, "host1", "host3") as talk:
+        with broken(whole, "delay:host1-leaf1:300ms"), broken_too(whole, "delay:host1-leaf2:300ms"):
+            sent = talk.say(LABELS, 2)
+            assert talk.hear(1, patience_s=0.0) == 0, "all of it is held"
+        assert talk.hear(sent, patience_s=2.0) == sent
+    assert "held" not in " ".join(wire_devices(whole))
+
+
+def test_of_two_delays_the_longer_counts_and_rate_and_loss_go_with_it(whole: NetnsLab) -> None:
+    texts = ("delay:host1-leaf1:20ms", "delay:host1>leaf1:60ms", "delay:host1-leaf2:60ms", "rate:host1-leaf1:50mbit")
+    faults = [whole.fault(parse(text, whole.fabric)) for text in texts]
+    with Sized(whole, "host1", "host3") as there:
+        delays = there.sized(500, 60)
+        assert len(delays) == 60
+        assert min(delays) >= 0.06
+        faults[1].undo()
+        shorter = there.sized(500, 60)
+        assert len(shorter) == 60
+        assert 0.02 <= min(shorter) < 0.06 <= max(shorter), "one uplink of the two"
+        lost = whole.fault(parse("loss:host1>leaf1:100%", whole.fabric))
+        assert 0 < len(there.sized(500, 60)) < 60
+        assert lost.dropped() > 0
+    assert whole.undo_all() == 4
+    assert healed(whole)
+
+
+def test_another_process_can_undo_a_delay_and_a_dead_relay_is_no_obstacle(whole: NetnsLab) -> None:
+    fault = whole.fault(parse("delay:host1-leaf1:20ms", whole.fabric))
+    other = whole.fault(parse("delay:host1-leaf2:20ms", whole.fabric))
+    (dead,) = [record.driver for record in whole.faults() if record.id == other.id]
+    assert dead is not None
+    processes.end([dead])
+    with NetnsLab.load(whole.name) as loaded:
+        assert loaded.undo_all() == 2
+    assert not whole.undo(fault.id)
+    assert healed(whole)
+
+
+def wire_devices(lab: NetnsLab) -> list[str]:
+    with namespace.inside(lab.namespace_fd(WIRE)):
+        return [name for _, name in socket.if_nameindex()]
+
+
 @pytest.mark.parametrize(
     ("text", "blind"),
     [
@@ -347,7 +433,8 @@ def test_another_process_can_undo(whole: NetnsLab) -> None:
 
 def test_faults_are_injected_in_about_a_millisecond(whole: NetnsLab) -> None:
     """No limit in time here (the machine is shared): the number is printed, the order of events is asserted."""
-    for text in ("blackhole:leaf1-spine1", "carrier:leaf1-spine1", "rate:leaf1-spine1:100mbit", "dead:spine1"):
+    for text in ("blackhole:leaf1-spine1", "carrier:leaf1-spine1", "rate:leaf1-spine1:100mbit", "dead:spine1",
+                 "large:leaf1>spine1:1000", "delay:leaf1-spine1:5ms"):  # fmt: skip
         before = time.monotonic()
         with broken(whole, text) as fault:
             after = time.monotonic()

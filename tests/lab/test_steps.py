@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.steps import RankLog, longest_stall, median_step_s, steps_lost, weights_identical
+from lab.steps import RankLog, longest_stall, median_step_s, step_ratio, steps_lost, weights_identical
 
 
 def log_of(ends_s: list[float], rank: int = 0, first: int = 0) -> RankLog:
@@ -76,6 +76,14 @@ def test_a_rank_that_is_done_does_not_stall() -> None:
 def test_no_median_without_steps() -> None:
     with pytest.raises(ValueError, match="two steps"):
         median_step_s([log_of([1.0])])
+
+
+def test_steps_are_compared_before_and_during() -> None:
+    quick, slow = RankLog(0, ends_s=[1.0, 1.1, 1.2, 2.0, 2.3, 2.6]), RankLog(1, ends_s=[1.0, 1.1, 1.2, 2.0, 2.3])
+    assert step_ratio([quick, slow], (1.0, 1.5), (2.0, 3.0)) == pytest.approx(3.0)
+    assert step_ratio([quick, slow], (1.0, 1.5), (2.5, 4.5)) == pytest.approx(20.0)  # none: one that took it all
+    with pytest.raises(ValueError, match="two steps"):
+        step_ratio([quick, slow], (0.0, 0.5), (2.0, 3.0))
 
 
 def test_steps_lost_counts_gaps_repeats_and_the_dead() -> None:

@@ -20,6 +20,10 @@ def _daemon(view: View) -> Iterator[Metric]:
     yield from counter("faults", "Faults of linkpass itself; the log has each kind.", (), [((), view.get("faults"))])
     verdict = [(tuple(text.partition(" ")[::2]), 1) for text in view.get("verdicts") or ()]
     yield from gauge("verdict", "1 for each element that is blamed now.", ("kind", "element"), verdict)
+    full = [(place, 1) for place in dict.fromkeys((one["kind"], one["name"]) for one in view.get("congestion") or ())]
+    yield from gauge(
+        "congested", "1 for each direction or host at which a queue stands now.", ("kind", "element"), full
+    )
     first = [((), view.get("first_verdict_s"))]
     yield from gauge("first_verdict_seconds", "From the start to the first verdict on a path.", (), first)
     rungs = [((str(rung),), state.get("armed")) for rung, state in (view.get("rungs") or {}).items()]

@@ -10,7 +10,8 @@ from typing import Final
 
 from linkpass.core.settings import CoreSettings
 from linkpass.edges.probes.budget import Bucket
-from linkpass.edges.probes.peers import Peer, SentPath
+from linkpass.edges.probes.paths import SentPath
+from linkpass.edges.probes.peers import Peer
 from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.snapshot import ProbeStats
 from linkpass.wire.frame import TCP, UDP

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import ipaddress
+import itertools
 import math
 import socket
 import time
@@ -28,7 +29,8 @@ from linkpass.edges.probes.books import FAST_S, Books
 from linkpass.edges.probes.budget import Bucket, stretch
 from linkpass.edges.probes.hearing import KINDS, Listener
 from linkpass.edges.probes.pace import PaceTalk
-from linkpass.edges.probes.peers import Outgoing, Peer, SentPath
+from linkpass.edges.probes.paths import SentPath, Twin
+from linkpass.edges.probes.peers import Outgoing, Peer
 from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.sending import EXTRA, Sender
 from linkpass.edges.probes.snapshot import ProbeStats, Snapshot, snapshot_of
@@ -51,13 +53,27 @@ FILTERED_S: Final = 2.0
 
 
 class Group:
-    """Paths to one peer with one interval: they are probed together."""
+    """Paths to one peer with one interval: they are probed together, and with them, in turn, as many of their twins as
+    are to be large."""
 
-    __slots__ = ("due_s", "interval_s", "paths", "peer")
+    __slots__ = ("_owed", "due_s", "interval_s", "paths", "peer", "twins")
 
     def __init__(self, peer: Peer, interval_s: float, due_s: float) -> None:
         self.peer, self.interval_s, self.due_s = peer, interval_s, due_s
         self.paths: list[SentPath] = []
+        self.twins: deque[Twin] = deque()
+        self._owed = 0.0
+
+    def take(self, large_ratio: float) -> list[SentPath]:
+        """What to probe now. Large probes are few at a time: together they would be a burst."""
+        self._owed += large_ratio * len(self.twins)
+        large = int(self._owed)
+        self._owed -= large
+        if not large:
+            return self.paths
+        chosen = list(itertools.islice(self.twins, large))
+        self.twins.rotate(-large)
+        return [*self.paths, *chosen]
 
 
 class ProbeEdge:
@@ -183,6 +199,7 @@ class ProbeEdge:
                 loop.add_reader(port.fileno(), self._on_packet)
             books.link_budgets.setdefault(name, Bucket(probing.max_link_packets_per_s))
         port.usable = True
+        port.read_mtu()
         self.set_neighbour(name, gateway_mac)
 
     def set_neighbour(self, name: str, gateway_mac: bytes) -> None:
@@ -221,7 +238,7 @@ class ProbeEdge:
             packed = ipaddress.ip_address(target.peer).packed
             wanted.setdefault(packed, {})[target.uplink, target.label] = target
         for packed, peer in books.peers.items():
-            for path in [p for p in peer.paths.values() if p.key not in wanted.get(packed, {})]:
+            for path in [p for p in peer.by_key.values() if p.key not in wanted.get(packed, {})]:
                 peer.drop_path(path)
             if packed not in wanted:
                 peer.planned_s, peer.silent = math.inf, False
@@ -231,12 +248,25 @@ class ProbeEdge:
             peer.planned_s = min(peer.planned_s, now_s)
             for key, target in targets.items():
                 known = peer.by_key.get(key)
-                if known is None and len(peer.paths) >= probe.MAX_REPORT:
+                if known is None and len(peer.by_key) >= probe.MAX_REPORT:
                     books.stats.over_limit_paths += 1
                     continue
                 path = known or peer.add_path(*key, self._settings.detection, now_s)
                 path.interval_s = target.interval_s
+            for path in peer.by_key.values():
+                self._give_twin(peer, path, now_s)
         self._plan(now_s)
+
+    def _give_twin(self, peer: Peer, path: SentPath, now_s: float) -> None:
+        """Large probes beside, or none any more: slow paths have none, they would take too long to say anything."""
+        ratio = self._settings.probing.large_ratio
+        room = probe.MAX_REPORT - len(peer.paths) + (path.twin is not None)
+        if ratio > 0 and path.interval_s <= FAST_S and room > 0:
+            twin = path.twin or peer.add_twin(path, self._settings.detection, now_s)
+            twin.interval_s = path.interval_s / ratio
+        elif path.twin is not None:
+            peer.drop_twin(path.twin)
+            self._listener.tell(peer, path)
 
     def _plan(self, now_s: float) -> None:
         """Group the paths, stretch the intervals to the packet limits, keep who is due when."""
@@ -249,12 +279,16 @@ class ProbeEdge:
         groups: dict[tuple[Peer, float], Group] = {}
         for peer, path in paths:
             path.interval_s *= factor
+            if isinstance(path, Twin):
+                continue
             place = (peer, path.interval_s)
             if place not in groups:
                 # slow groups are spread over their interval, fast ones share a tick
                 part = 0.0 if path.interval_s <= FAST_S else (len(groups) * 0.618 % 1) * min(path.interval_s, 1.0)
                 groups[place] = Group(peer, path.interval_s, due.get(place, now_s + part))
             groups[place].paths.append(path)
+            if path.twin is not None:
+                groups[place].twins.append(path.twin)
         self._heap = [(g.due_s, number, g) for number, g in enumerate(groups.values())]
         heapq.heapify(self._heap)
         self._slow = min((g.interval_s for g in groups.values()), default=math.inf) > FAST_S
@@ -372,11 +406,12 @@ class ProbeEdge:
             due_s = group.due_s + group.interval_s
             group.due_s = due_s if due_s > now_s else now_s + group.interval_s  # what was missed is not made up for
             heapq.heapreplace(self._heap, (group.due_s, number, group))
+            paths = group.take(self._settings.probing.large_ratio)
             if group.peer in hot:
                 hot[group.peer] = now_s + group.interval_s / EXTRA
-                self._sender.batch(group.peer, group.paths, probe.ASK)
+                self._sender.batch(group.peer, paths, probe.ASK)
             else:
-                self._sender.batch(group.peer, group.paths)
+                self._sender.batch(group.peer, paths)
         for peer in [p for p, due_s in hot.items() if due_s <= now_s]:
             self._sender.extra(peer, now_s)
 
@@ -385,7 +420,7 @@ class ProbeEdge:
         for peer in self._books.peers.values():
             if peer.silent or not peer.paths or peer.last_heard_s == -math.inf or peer.sent_since_heard < 3:
                 continue
-            limit_s = max(silent_s, 3 * min(p.interval_s for p in peer.paths.values()))
+            limit_s = max(silent_s, 3 * min(p.interval_s for p in peer.by_key.values()))
             since_s = max(peer.last_heard_s, self._judge_from_s, peer.planned_s)
             if now_s - since_s <= limit_s:
                 continue
@@ -397,11 +432,11 @@ class ProbeEdge:
     def _tell_windows(self, now_s: float) -> None:
         lossy = self._books.lossy
         for peer in list(lossy):
-            paths = [p for p in peer.paths.values() if p.detector.verdict.evidence != "blackhole"]
+            paths = [p for p in peer.by_key.values() if p.detector.verdict.evidence != "blackhole"]
             counts = tuple(p.take_window() for p in paths if p.window_sent)
             if now_s > peer.lossy_until_s:
                 lossy.discard(peer)
-                for path in peer.paths.values():
+                for path in peer.by_key.values():
                     path.watched = False
             if counts:
                 self._emit(PathWindow(peer=peer.address, counts=counts))

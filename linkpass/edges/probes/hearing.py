@@ -9,15 +9,27 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-from linkpass.core.events import Event, Notice, NoticeAcked, NoticeHeard, NoticeKind, PathEvidence, PeerBack, PeerKnown
+from linkpass.core.events import (
+    Event,
+    Evidence,
+    Notice,
+    NoticeAcked,
+    NoticeHeard,
+    NoticeKind,
+    PathEvidence,
+    PeerBack,
+    PeerKnown,
+)
 from linkpass.edges.probes.books import ATTENTIVE_S, Books
-from linkpass.edges.probes.peers import HeardPath, Peer, SentPath
+from linkpass.edges.probes.paths import FAILING, HeardPath, SentPath, Twin
+from linkpass.edges.probes.peers import LARGE_TOLD, Peer
 from linkpass.edges.probes.ports import Received
 from linkpass.wire import probe
 from linkpass.wire.frame import payload_offset
 from linkpass.wire.pace import ARRIVALS, CLAIMS
 
 SUSPECT_S: Final = 0.5
+LARGE_SUSPECT_S: Final = 0.02
 LOSSY_S: Final = 1.0
 """After a lost probe the windows' counts go to the core for this long."""
 MAX_SEEN: Final = 1024
@@ -127,6 +139,8 @@ class Listener:
         heard = peer.heard.get(packet.path)
         if heard is None:
             heard = peer.heard[packet.path] = HeardPath()
+        if packet.flags & probe.LARGE:
+            heard.large, heard.tell = True, LARGE_TOLD
         window = heard.window
         newest_before = window.newest
         if not window.accept(packet.sequence):
@@ -176,10 +190,16 @@ class Listener:
         paths, late = peer.take_report(packet, received_s, books.settings.detection)
         stats.late += late
         for path in paths:
-            sent, lost, missing = path.step_sent, path.step_lost, path.missing
-            stats.lost += lost
+            stats.lost += path.step_lost
             detector = path.detector
             before = detector.verdict.evidence
+            if isinstance(path, Twin):
+                self._settle_large(peer, path, received_s, now_s)
+                continue
+            missing = path.missing
+            verdict = detector.update(received_s, path.step_sent, path.step_lost, missing, path.step_queueing_s)
+            sent, lost = path.step_sent - detector.aside, path.step_lost - detector.aside
+            stats.lost_to_queues += detector.aside
             if before != "blackhole" and lost:
                 if peer not in books.lossy:
                     self._watch(peer)
@@ -187,33 +207,59 @@ class Listener:
                 path.window_lost += lost
             if path.watched:
                 path.window_sent += sent
-            if before in ("good", "queueing") and (lost or missing):
-                path.suspect_until_s = now_s + SUSPECT_S
-                books.hot.setdefault(peer, now_s)
-            verdict = detector.update(received_s, sent, lost, missing, path.step_queueing_s)
-            if verdict is not None:
-                if verdict.evidence in ("blackhole", "lossy"):
-                    path.suspect_until_s = -math.inf
-                self._tell(peer, path)
+            self._suspect(peer, path, before, lost or (missing and not detector.queued_at(received_s)), now_s)
+            if verdict is not None or detector.wavers != path.told_wavers:
+                self.tell(peer, path)
+
+    def _settle_large(self, peer: Peer, twin: Twin, received_s: float, now_s: float) -> None:
+        """Large probes are judged for themselves; in a full queue they are the first that find no room."""
+        detector, queued = twin.detector, twin.small.detector.queued_at(received_s)
+        before = detector.verdict.evidence
+        told = detector.update(received_s, twin.step_sent, twin.step_lost, twin.missing, None, queued=queued)
+        self._books.stats.lost_to_queues += detector.aside
+        self._suspect(peer, twin, before, not queued and (twin.step_lost or twin.missing), now_s)
+        if told is not None:
+            self.tell(peer, twin.small)
+            if told.evidence in FAILING:  # large probes are rare: those of the other paths are asked at once
+                for other in peer.twins.values():
+                    if other.detector.verdict.evidence == "good":
+                        other.suspect_until_s = max(other.suspect_until_s, now_s + LARGE_SUSPECT_S)
+                self._books.hot.setdefault(peer, now_s)
+
+    def _suspect(self, peer: Peer, path: SentPath, before: Evidence, why: int, now_s: float) -> None:
+        """A first lost probe is confirmed, or not, by more of them than the plan has."""
+        if path.detector.verdict.evidence in ("blackhole", "lossy"):
+            if before != path.detector.verdict.evidence:
+                path.suspect_until_s = -math.inf
+        elif why:
+            path.suspect_until_s = now_s + SUSPECT_S
+            self._books.hot.setdefault(peer, now_s)
 
     def _watch(self, peer: Peer) -> None:
         """A first loss: the windows begin with the report that told it."""
         self._books.lossy.add(peer)
-        for path in peer.paths.values():
+        for path in peer.by_key.values():
             path.watched = True
             path.window_sent = path.window_lost = 0
 
-    def _tell(self, peer: Peer, path: SentPath) -> None:
-        verdict = path.detector.verdict
-        ratio = 1.0 if verdict.evidence == "blackhole" else path.detector.loss_ratio
+    def tell(self, peer: Peer, path: SentPath) -> None:
+        """The opinion of a path, if it is another than was told last."""
+        verdict = path.opinion()
+        wavers = path.detector.wavers and verdict.evidence == "good"
+        if (verdict.evidence, wavers) == (path.told, path.told_wavers):
+            return
+        path.told, path.told_wavers = verdict.evidence, wavers
         self._emit(
             PathEvidence(
                 peer=peer.address,
                 uplink=path.uplink,
                 label=path.label,
                 evidence=verdict.evidence,
-                loss_ratio=ratio,
+                loss_ratio=path.loss_ratio,
                 rtt_s=path.rtt_s,
+                queueing_s=path.queueing_s,
+                wavers=wavers,
+                large_only=path.detector.verdict is not verdict and verdict.evidence in FAILING,
                 why=verdict.why,
             )
         )

@@ -9,6 +9,7 @@ Source: Documentation/networking/packet_mmap.rst (TPACKET_V2), linux/if_packet.h
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import socket
 import struct
@@ -17,6 +18,7 @@ from typing import Final
 from linkpass.wire import bpf
 from linkpass.wire.frame import ETH_P_IP, ETH_P_IPV6
 
+_SIOCGIFMTU: Final = 0x8921
 _SOL_PACKET: Final = 263
 _PACKET_RX_RING: Final = 5
 _PACKET_STATISTICS: Final = 6
@@ -27,6 +29,7 @@ _STATUS_USER: Final = 1
 _STATUS_LOSING: Final = 4
 
 _FRAME_BYTES: Final = 2048
+"""What is longer is cut off; beyond its first bytes a probe is padding."""
 _BLOCK_BYTES: Final = 65536
 RING_FRAMES: Final = 512
 """About half a second of the most probes a link may carry."""
@@ -99,11 +102,18 @@ class Port:
     def __init__(self, name: str, ifindex: int, mac: bytes, gateway_mac: bytes) -> None:
         self.name, self.ifindex, self.mac, self.gateway_mac = name, ifindex, mac, gateway_mac
         self.usable = True
+        self.mtu = 0
         self._ring: Ring | None = None
 
     def open(self, address_bytes: int, protocol: int, port: int) -> None:
         kind = ETH_P_IPV6 if address_bytes == 16 else ETH_P_IP
         self._ring = Ring(self.name, bpf.probes(address_bytes, protocol, port), kind, RING_FRAMES)
+
+    def read_mtu(self) -> None:
+        """How large a packet the device takes. OSError when it is gone."""
+        assert self._ring is not None, "open() comes first"
+        answer = fcntl.ioctl(self._ring.socket, _SIOCGIFMTU, struct.pack("16si20x", self.name.encode(), 0))
+        self.mtu = int(struct.unpack_from("=i", answer, 16)[0])
 
     @property
     def ready(self) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from linkpass.edges.probes.books import FAST_S, Books
-from linkpass.edges.probes.peers import Peer, SentPath
+from linkpass.edges.probes.paths import SentPath, Twin
+from linkpass.edges.probes.peers import Peer
 from linkpass.edges.probes.ports import Port
 from linkpass.wire import probe
-from linkpass.wire.frame import TCP, Headers, Template
+from linkpass.wire.frame import ETHERNET_BYTES, TCP, Headers, Template, payload_offset
 
 ANSWER_GAP_S: Final = 0.001
 REPORT_GAP_S: Final = 0.010
@@ -28,6 +29,7 @@ class Sender:
     def __init__(self, books: Books, signer: probe.Signer, clock: Callable[[], float]) -> None:
         self._books, self._signer, self._clock = books, signer, clock
         probing = books.settings.probing
+        self._headers_bytes = payload_offset(len(books.own), books.protocol) - ETHERNET_BYTES
         self._least_bytes = probing.size_bytes - (20 if books.protocol == TCP else 8)
 
     def batch(self, peer: Peer, paths: Iterable[SentPath], flags: int = 0, *, extra: bool = False) -> int:
@@ -49,7 +51,14 @@ class Sender:
             if template is None:
                 template = path.template = self._template(port, peer, path.label)
             sequence = path.seq + 1
-            payload = probe.encode(signer, to_peer, report, boot, path.index, sequence, sent_ns, flags)
+            if isinstance(path, Twin):
+                payload = probe.encode(
+                    signer, to_peer, report, boot, path.index, sequence, sent_ns, flags | probe.LARGE
+                )
+                payload = payload.ljust(port.mtu - self._headers_bytes, b"\0")
+                path.size_bytes = len(payload) + self._headers_bytes
+            else:
+                payload = probe.encode(signer, to_peer, report, boot, path.index, sequence, sent_ns, flags)
             try:
                 port.send(template.frame(payload, sequence))
             except OSError:
@@ -81,7 +90,7 @@ class Sender:
         if not suspects:
             del books.hot[peer]
             return
-        books.hot[peer] = now_s + min(p.interval_s for p in suspects) / EXTRA
+        books.hot[peer] = now_s + min(p.beat_s for p in suspects) / EXTRA
         names = {p.uplink for p in suspects}
         calm = [
             p for p in books.best(peer, per_uplink=2) if p not in suspects and p.detector.verdict.evidence == "good"
@@ -95,7 +104,7 @@ class Sender:
         """Reports out of turn: at once to who asked, soon to who is not probed (soon) by the plan."""
         books = self._books
         for peer in list(books.owed):
-            if not peer.asked and any(p.interval_s <= FAST_S for p in peer.paths.values()):
+            if not peer.asked and any(p.interval_s <= FAST_S for p in peer.by_key.values()):
                 books.owed.discard(peer)  # the next batch tells it
                 continue
             if now_s - peer.answered_s < (ANSWER_GAP_S if peer.asked else REPORT_GAP_S):

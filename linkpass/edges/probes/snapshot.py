@@ -21,6 +21,8 @@ class ProbeStats(msgspec.Struct):
     """Of `sent`: reports out of turn and notices."""
     heard: int = 0
     lost: int = 0
+    lost_to_queues: int = 0
+    """Of `lost`: while a queue was long on the path, so that they are no evidence."""
     late: int = 0
     """Reported as heard after having been counted as lost."""
     unsent: int = 0
@@ -63,6 +65,12 @@ class PathView(msgspec.Struct, frozen=True):
     """Probes whose fate the peer has reported; `lost` of them did not arrive."""
     lost: int
     interval_s: float
+    large_bytes: int
+    """Size of its large probes as IP packets; 0: it has none. None settled: none has ever arrived, and they are not
+    judged (the path's MTU is smaller than the uplink's)."""
+    large_sent: int
+    large_settled: int
+    large_lost: int
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -86,18 +94,18 @@ def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, boot: int, now_s: floa
     paths = []
     for peer in peers:
         heard_age_s = now_s - peer.last_heard_s if peer.last_heard_s > -math.inf else None
-        views.append(PeerView(peer.address, bool(peer.paths), peer.silent, heard_age_s, len(peer.paths)))
-        for path in peer.paths.values():
-            detector = path.detector
+        views.append(PeerView(peer.address, bool(peer.paths), peer.silent, heard_age_s, len(peer.by_key)))
+        for path in peer.by_key.values():
+            verdict, twin = path.opinion(), path.twin
             answered_s = path.sent_at(path.acked)
             paths.append(
                 PathView(
                     peer=peer.address,
                     uplink=path.uplink,
                     label=path.label,
-                    evidence=detector.verdict.evidence,
-                    why=detector.verdict.why,
-                    loss_ratio=detector.loss_ratio,
+                    evidence=verdict.evidence,
+                    why=verdict.why,
+                    loss_ratio=path.loss_ratio,
                     rtt_s=path.rtt_s,
                     rtt_floor_s=path.rtt_floor.value if path.rtt_s else 0.0,
                     queueing_s=path.queueing_s,
@@ -106,6 +114,10 @@ def snapshot_of(peers: Iterable[Peer], stats: ProbeStats, boot: int, now_s: floa
                     settled=path.settled,
                     lost=path.lost,
                     interval_s=path.interval_s,
+                    large_bytes=twin.size_bytes if twin is not None else 0,
+                    large_sent=twin.sent if twin is not None else 0,
+                    large_settled=twin.settled if twin is not None else 0,
+                    large_lost=twin.lost if twin is not None else 0,
                 )
             )
     return Snapshot(tuple(views), tuple(paths), msgspec.structs.replace(stats), boot)
