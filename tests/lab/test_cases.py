@@ -67,7 +67,7 @@ def test_a_job_that_stands_still_is_said(leaf_spine: Fabric) -> None:
         ("bucket", {"bucket:leaf1>spine2:3/4", "bucket:spine2>leaf3:3/4"}),
         ("loss-5pct", {"loss:leaf1-spine2:5%", "loss:leaf3-spine2:5%"}),
         ("flap", {"flap:leaf1-spine2:2hz", "flap:leaf3-spine2:2hz"}),
-        ("rate-cut", {"rate:leaf1-spine2:4mbit", "rate:leaf3-spine2:4mbit"}),
+        ("rate-cut", {"rate:leaf1-spine2:5mbit", "rate:leaf3-spine2:5mbit"}),
         ("largepackets", {"large:leaf1>spine2:1000", "large:spine2>leaf3:1000"}),
         ("spine-dead", {"dead:spine2"}),
     ],
