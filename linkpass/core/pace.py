@@ -21,9 +21,10 @@ opens nothing (it hands on what has just come). A step (unit) of this host ends 
 its own. All times are at least what is claimed: what happened between two looks is taken to have favoured the accused,
 so a daemon that looks late sees less and never more.
 
-*Slow* is another thing: data towards a peer stands in this host's send queue (two segments or more, at two looks one
-after the other). *Unread* if meanwhile the peer's window was closed (`tcpi_rwnd_limited`): its program does not read.
-A pair whose segments were sent again says nothing of its peer's arrival.
+*Slow* is another thing: data towards a peer stands in this host's send queue (two segments or more; where one of two
+looks sees it, for half of the time between them). *Unread* if meanwhile the peer's window was closed
+(`tcpi_rwnd_limited`): its program does not read. A pair whose segments were sent again says nothing of its peer's
+arrival.
 """
 
 from __future__ import annotations
@@ -249,8 +250,7 @@ class PaceMeter:
     def _weigh_queues(self, pairs: dict[str, Pair], span_s: float) -> None:
         stands = {s.peer for s in self._before.values() if s.queued_bytes >= 2 * max(1, s.segment_bytes)}
         for peer, pair in pairs.items():
-            if pair.queued and peer in stands:
-                pair.queued_s += span_s
+            pair.queued_s += span_s * (pair.queued + (peer in stands)) / 2
             pair.queued = peer in stands
 
     def _begin_anew(self, now_s: float) -> None:
