@@ -529,9 +529,11 @@ class Agent:
         pairs = self._queue_pairs
         if pairs is None or not any(pairs.family(flow.qp.device) == "rxe" for flow in pairs.flows):
             return
-        line = self._egress.keep({one.name: one.index for one in self._infos.values() if one.present})
+        devices = {one.name: one.index for one in self._infos.values() if one.present}
+        line = self._egress.keep(devices, self._clock.now_s())
         if line:
             self.notes.append(line)
+            logger.info(line)
 
     def _refresh(self) -> None:
         """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other

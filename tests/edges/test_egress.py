@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from kernel_lab import BOTH, PEER4, PEER6, KernelLab, inside
 
-from linkpass.edges.kernel.egress import MARK, PORT, EgressEdge, is_fatal
+from linkpass.edges.kernel.egress import AGAIN_S, MARK, PORT, TRIES, EgressEdge, is_fatal
 
 pytestmark = pytest.mark.netns
 RELEASE = "6.12.0"
@@ -77,7 +77,7 @@ def arrives(lab: KernelLab, peer: str, port: int, *, mark: int = 0, count: int =
 def test_what_goes_to_roces_port_leaves_once_and_unmarked(lab: KernelLab, theirs: None, peer: str) -> None:
     edge = EgressEdge(release=RELEASE)
     with inside(lab.host):
-        said = edge.keep(devices(lab))
+        said = edge.keep(devices(lab), 0.0)
     assert (
         said == "a loss of carrier of eth1, eth2 does not end soft-RoCE's queue pairs: nftables table netdev linkpass"
     )
@@ -93,7 +93,7 @@ def test_what_goes_to_roces_port_leaves_once_and_unmarked(lab: KernelLab, theirs
 def test_what_others_have_marked_and_other_ports_pass(lab: KernelLab, theirs: None) -> None:
     edge = EgressEdge(release=RELEASE)
     with inside(lab.host):
-        edge.keep(devices(lab))
+        edge.keep(devices(lab), 0.0)
     arrives(lab, PEER6, PORT, mark=OTHER_MARK)
     arrives(lab, PEER6, OTHER_PORT, mark=MARK)
     _, ours, others = counted(lab)
@@ -103,9 +103,9 @@ def test_what_others_have_marked_and_other_ports_pass(lab: KernelLab, theirs: No
 def test_it_is_made_anew_for_other_devices_only(lab: KernelLab) -> None:
     edge = EgressEdge(release=RELEASE)
     with inside(lab.host):
-        assert edge.keep(devices(lab))
-        assert edge.keep(devices(lab)) == ""
-        assert edge.keep({"eth2": lab.index("eth2")})
+        assert edge.keep(devices(lab), 0.0)
+        assert edge.keep(devices(lab), 0.0) == ""
+        assert edge.keep({"eth2": lab.index("eth2")}, 0.0)
     listed = nft(lab, "list", "table", "netdev", "linkpass")
     assert "eth2" in listed
     assert "eth1" not in listed
@@ -113,24 +113,36 @@ def test_it_is_made_anew_for_other_devices_only(lab: KernelLab) -> None:
 
 def test_of_two_daemons_the_second_replaces_what_the_first_left(lab: KernelLab) -> None:
     with inside(lab.host):
-        assert EgressEdge(release=RELEASE).keep(devices(lab))
-        assert EgressEdge(release=RELEASE).keep(devices(lab))
+        assert EgressEdge(release=RELEASE).keep(devices(lab), 0.0)
+        assert EgressEdge(release=RELEASE).keep(devices(lab), 0.0)
         assert EgressEdge().sweep() == ["nftables table netdev linkpass"]
         assert EgressEdge().sweep() == []
 
 
-def test_that_nft_is_missing_is_said_once(lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_arguments, **_more: None)
+def test_that_it_cannot_be_made_is_said_once_and_tried_again(lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = EgressEdge(release=RELEASE)
     with inside(lab.host):
-        assert "install the package nftables" in edge.keep(devices(lab))
-        assert edge.keep(devices(lab)) == ""
-        assert edge.sweep() == []
+        with monkeypatch.context() as without_nft:
+            without_nft.setattr("shutil.which", lambda *_arguments, **_more: None)
+            assert "install the package nftables" in edge.keep(devices(lab), 0.0)
+            assert edge.keep(devices(lab), AGAIN_S) == ""
+        assert edge.keep(devices(lab), AGAIN_S + 1) == ""
+        assert edge.keep(devices(lab), 2 * AGAIN_S).endswith("nftables table netdev linkpass")
+
+
+def test_it_is_not_tried_for_ever(lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = EgressEdge(release=RELEASE)
+    with inside(lab.host):
+        with monkeypatch.context() as without_nft:
+            without_nft.setattr("shutil.which", lambda *_arguments, **_more: None)
+            assert [bool(edge.keep(devices(lab), n * AGAIN_S)) for n in range(TRIES)] == [True, False, False]
+        assert edge.keep(devices(lab), 1e6) == ""
+    assert "linkpass" not in nft(lab, "list", "tables")
 
 
 @pytest.mark.parametrize(("release", "fatal"), [("6.9.12", False), ("6.10.0-rc1", True), ("7.1.0", True), ("?", False)])
 def test_it_is_made_where_a_refused_packet_is_fatal(lab: KernelLab, release: str, *, fatal: bool) -> None:
     assert is_fatal(release) is fatal
     with inside(lab.host):
-        assert bool(EgressEdge(release=release).keep(devices(lab))) is fatal
+        assert bool(EgressEdge(release=release).keep(devices(lab), 0.0)) is fatal
     assert ("linkpass" in nft(lab, "list", "tables")) is fatal

@@ -85,7 +85,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_the_routes_of_a_killed_daemon_go_after_a_while_and_the_guardian_with_them(lab: KernelLab) -> None:
     daemon = Daemon(lab, wait_s=1)
-    EgressEdge(release="6.12").keep({name: lab.index(name) for name in BOTH})
+    EgressEdge(release="6.12").keep({name: lab.index(name) for name in BOTH}, 0.0)
     daemon.kill()
     assert PREFIX4 in ours()  # a crash leaves traffic flowing as it was
     assert lives(daemon.guardian)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.guests
 PATIENCE_S = 120.0
 NEVER_GIVES_UP = 7
 """Retries: soft-RoCE counts these for ever."""
-KEEP = "EgressEdge().keep({'eth0': socket.if_nametoindex('eth0')})"
+KEEP = "EgressEdge().keep({'eth0': socket.if_nametoindex('eth0')}, 0.0)"
 SWEEP = "EgressEdge().sweep()"
 
 

@@ -13,6 +13,7 @@ comes by twice, and has a mark meanwhile by which it is known. A packet that som
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ TABLE = "linkpass"
 PORT = 4791
 MARK = 0x4C510000
 FATAL_SINCE = (6, 10)
+AGAIN_S, TRIES = 60.0, 3
+"""A table that could not be made is tried again: a host that is short of time keeps nft waiting."""
 
 
 class EgressEdge:
@@ -36,24 +39,31 @@ class EgressEdge:
         self._table = table
         self._made: dict[str, int] = {}
         """Devices, and their indexes, as they were when it was last tried."""
+        self._failed = 0
+        self._again_s = math.inf
 
-    def keep(self, devices: Mapping[str, int]) -> str:
+    def keep(self, devices: Mapping[str, int], now_s: float) -> str:
         """Let the table be at these devices' egress (name -> index). A line about what was done, or why it could not
         be; empty when there is nothing new."""
-        if not devices or devices == self._made or not is_fatal(self._release):
+        if not devices or not is_fatal(self._release) or (devices == self._made and now_s < self._again_s):
             return ""
-        self._made = dict(devices)
+        if devices != self._made:
+            self._failed = 0
+        self._made, self._again_s = dict(devices), math.inf
         names = ", ".join(sorted(devices))
         needed = "what keeps the loss of a carrier from ending soft-RoCE's queue pairs"
         try:
             nft.run(self._rules(sorted(devices)), needed, f"the table at the egress of {names}")
         except nft.NoNftError as error:
-            return f"a loss of carrier ends soft-RoCE's queue pairs: {error}"
+            self._failed += 1
+            if self._failed < TRIES:
+                self._again_s = now_s + AGAIN_S
+            return f"a loss of carrier ends soft-RoCE's queue pairs: {error}" if self._failed == 1 else ""
         return f"a loss of carrier of {names} does not end soft-RoCE's queue pairs: nftables table netdev {self._table}"
 
     def sweep(self) -> list[str]:
         """Remove our table, whoever made it; what was removed, in words."""
-        self._made.clear()
+        self._made, self._again_s = {}, math.inf
         try:
             nft.run(f"delete table netdev {self._table}", "its removal", "the removal")
         except nft.NoNftError:
