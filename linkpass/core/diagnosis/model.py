@@ -161,7 +161,7 @@ def _part(n: Floats, k: Floats, r: Floats, begin: Ints, sizes: Ints, ratio: Floa
     starts, count = begin[:-1], np.diff(begin)
     owner = np.repeat(np.arange(len(starts)), count)
     passed, excess = n * (1 - r), k - n * r
-    share = np.clip(count / sizes, LEAST_SHARE, MOST_SHARE)
+    share: Floats = np.clip(count / sizes, LEAST_SHARE, MOST_SHARE)
     for round_ in range(ROUNDS):
         gain = gains(n, k, r, ratio[owner])
         if round_ < ROUNDS - 1:
@@ -169,7 +169,8 @@ def _part(n: Floats, k: Floats, r: Floats, begin: Ints, sizes: Ints, ratio: Floa
             ratio = _ratio(hit * excess, hit * passed, starts)
             share = np.clip(np.add.reduceat(hit, starts) / sizes, LEAST_SHARE, MOST_SHARE)
     each = np.logaddexp(gain + np.log(share)[owner], np.log1p(-share)[owner])
-    nats = np.add.reduceat(each, starts) + (sizes - count) * np.log1p(-share)
+    hits_nats: Floats = np.add.reduceat(each, starts)
+    nats: Floats = hits_nats + (sizes - count).astype(np.float64) * np.log1p(-share)
     return Fits(nats, ratio, share, np.ones(len(starts), dtype=np.intp))
 
 
