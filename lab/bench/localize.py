@@ -2,119 +2,58 @@
 
 Rows are `CASE-FABRIC`. Right is the element, or the class of elements that no observation tells apart; accuracy counts
 the trials in which all faults and nothing else are named, by the first word in the single cases, after five seconds in
-`multi`. See `lab.sim` for what is drawn and how.
+`multi`. `inference_s` is CPU time of one update. See `lab.sim` for what is drawn and how.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import groupby
+from multiprocessing import get_context
 from typing import Any
-
-import numpy as np
 
 from lab.bench import shape
 from lab.bench.reroute import Progress
 from lab.bench.shape import Bench, Metrics, Row, Target, percentiles
-from lab.sim import fabrics
-from lab.sim.faults import FAULT_KINDS, Fault, FaultKind, apart, draw
-from lab.sim.trial import BASELINES, Score, Setup, run, setup
-from lab.sim.watch import watch
+from lab.sim.cases import HOUR_TRIALS, Part, Plan, Trial, done, parts_of
+from lab.sim.trial import BASELINES, Score
+from lab.sim.watch import Watch
 
 NAME = "localize"
-SOFT: tuple[FaultKind, ...] = ("direction", "link", "nic", "host", "leaf", "spine")
-HEALTHY = "512x2"
-FULL_N, FULL_HOURS = 200, 24.0
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """`kinds` take turns, and so do `losses`; a bucket's and large packets' fault always loses all. `part` of N is
-    run."""
-
-    kinds: tuple[FaultKind, ...]
-    losses: tuple[float, ...]
-    span_s: float
-    limit_s: float
-    most: int = 1
-    part: float = 1.0
-
-
-CASES: dict[str, Case] = {
-    "single-hard": Case(FAULT_KINDS, (1.0,), 0.1, 2.0),
-    "single-1pct": Case(SOFT, (0.01,), 0.5, 5.0),
-    "multi": Case(FAULT_KINDS, (1.0, 0.05, 0.01), 1.0, 5.0, most=8),
-    "kind": Case(("direction", "link", "nic", "host", "leaf", "spine"), (1.0, 0.05), 0.1, 2.0),
-    "info-single-permille": Case(SOFT, (0.001,), 2.0, 60.0, part=0.25),
-    "healthy": Case((), (), 2.0, 0.0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`n`: trials of each row; the healthy fabric is watched for 24 hours when there are FULL_N, else for less."""
-
-    n: int = FULL_N
-    seed: int = 0
-    rows: tuple[str, ...] = tuple(CASES)
-    fabrics: tuple[str, ...] = tuple(fabrics.FABRICS)
-
-    def trials(self, case: str) -> int:
-        return max(1, round(self.n * CASES[case].part))
-
-    @property
-    def hours(self) -> float:
-        return FULL_HOURS * self.n / FULL_N
-
-    @property
-    def total(self) -> float:
-        """In trials; an hour of watching counts as many as take as long."""
-        wide = [case for case in self.rows if case != "healthy"]
-        watching = 40 * self.hours if "healthy" in self.rows else 0.0
-        return len(self.fabrics) * sum(map(self.trials, wide)) + watching
-
-
-def run_bench(plan: Plan, tell: Progress) -> Bench:
-    rows = list(_rows(plan, tell))
+def run_bench(plan: Plan, tell: Progress, workers: int = 1) -> Bench:
+    """In so many processes, if there is work for them."""
+    parts, do = parts_of(plan), partial(done, seed=plan.seed)
+    if workers == 1 or len(parts) == 1:
+        rows = list(_rows(plan, parts, map(do, parts), tell))
+    else:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            rows = list(_rows(plan, parts, pool.map(do, parts), tell))
     return shape.check(Bench(NAME, shape.commit(), shape.machine(), plan.seed, tuple(rows)))
 
 
-def _rows(plan: Plan, tell: Progress) -> Iterator[Row]:
-    done = 0.0
-    for fabric in plan.fabrics:
-        wide = [case for case in plan.rows if case != "healthy"]
-        made = setup(fabric, plan.seed) if wide else None
-        for case in wide:
-            assert made is not None
-            trials = []
-            for number in range(plan.trials(case)):
-                tell(f"{case}-{fabric}: {number + 1} of {plan.trials(case)}", done)
-                trials.append(trial(made, case, number, plan.seed))
-                done += 1
-            yield row_of(f"{case}-{fabric}", trials)
-    if "healthy" in plan.rows:
-        yield _healthy(plan, tell, done)
+def _rows(plan: Plan, parts: Sequence[Part], results: Iterable[list[Trial] | Watch], tell: Progress) -> Iterator[Row]:
+    tell(parts[0].row, 0.0)
+    so_far = 0.0
+    for row, group in groupby(zip(parts, results, strict=True), key=lambda pair: pair[0].row):
+        trials: list[Trial] = []
+        watched: list[Watch] = []
+        for part, result in group:
+            if isinstance(result, Watch):
+                watched.append(result)
+                so_far += HOUR_TRIALS * part.hours
+            else:
+                trials += result
+                so_far += len(result)
+            tell(row, so_far)
+        yield _healthy(row, plan.n, watched) if watched else row_of(row, trials)
 
 
-def trial(made: Setup, case: str, number: int, seed: int) -> tuple[list[Fault], dict[str, Score]]:
-    """One injection of a case: always the same for the same fabric, case, number and seed."""
-    what = CASES[case]
-    chance = np.random.default_rng((seed, list(CASES).index(case), number))
-    faults: list[Fault] = []
-    wanted = 1 if what.most == 1 else 2 + number % (what.most - 1)
-    while len(faults) < wanted:
-        turn = number if what.most == 1 else int(chance.integers(1000))
-        kind = what.kinds[turn % len(what.kinds)]
-        loss = what.losses[turn // len(what.kinds) % len(what.losses)]
-        fault = draw(made.traffic, kind, 1.0 if kind in ("bucket", "large") else loss, chance)
-        if apart(fault, faults):
-            faults.append(fault)
-    first = what.most == 1
-    return faults, run(made, faults, chance, span_s=what.span_s, limit_s=what.limit_s, first_word=first)
-
-
-def row_of(case: str, trials: Sequence[tuple[list[Fault], dict[str, Score]]]) -> Row:
+def row_of(case: str, trials: Sequence[Trial]) -> Row:
     scores = {name: [by[name] for _, by in trials] for name in ("linkpass", *BASELINES)}
     info: dict[str, Any] = {"missed": _missed(trials)}
     metrics = _metrics(scores["linkpass"])
@@ -143,7 +82,7 @@ def _metrics(scores: Sequence[Score]) -> Metrics:
     return metrics
 
 
-def confusion(trials: Sequence[tuple[list[Fault], dict[str, Score]]]) -> dict[str, int]:
+def confusion(trials: Sequence[Trial]) -> dict[str, int]:
     """`truth > verdict` -> how often, by kind."""
     short = {"direction": "link", "leaf": "switch", "spine": "switch"}
     found: Counter[str] = Counter()
@@ -154,7 +93,7 @@ def confusion(trials: Sequence[tuple[list[Fault], dict[str, Score]]]) -> dict[st
     return dict(sorted(found.items()))
 
 
-def _missed(trials: Sequence[tuple[list[Fault], dict[str, Score]]]) -> list[dict[str, Any]]:
+def _missed(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [
         {
             "trial": number,
@@ -166,18 +105,18 @@ def _missed(trials: Sequence[tuple[list[Fault], dict[str, Score]]]) -> list[dict
     ][:20]
 
 
-def _healthy(plan: Plan, tell: Progress, done: float) -> Row:
-    made = setup("healthy", plan.seed, make=fabrics.healthy)
-    seen = watch(made, plan.hours, plan.seed, lambda hours: tell(f"healthy: {hours:.1f} h", done + 40 * hours))
-    accused = {name: {"false_accusations": len(found)} for name, found in seen.accused.items()}
-    metrics: Metrics = {**accused.pop("linkpass"), "inference_s": percentiles(seen.inference_s)}
+def _healthy(case: str, n: int, watched: Sequence[Watch]) -> Row:
+    """The hours of a row, each watched by a localiser of its own."""
+    accused = {name: sum(len(one.accused[name]) for one in watched) for name in ("linkpass", *BASELINES)}
+    inference_s = [seconds for one in watched for seconds in one.inference_s]
+    metrics: Metrics = {"false_accusations": accused["linkpass"], "inference_s": percentiles(inference_s)}
     info = {
-        "hours": round(seen.hours, 2),
-        "congested": seen.congested,
-        "congestion_named": seen.congestion_named,
-        "accused": sorted(seen.accused["linkpass"])[:20],
+        "hours": round(sum(one.hours for one in watched), 2),
+        "congested": sum(one.congested for one in watched),
+        "congestion_named": sum(one.congestion_named for one in watched),
+        "accused": sorted(name for one in watched for name in one.accused["linkpass"])[:20],
     }
-    return Row(f"healthy-{HEALTHY}", plan.n, metrics, {name: {**counts} for name, counts in accused.items()}, info)
+    return Row(case, n, metrics, {name: {"false_accusations": accused[name]} for name in BASELINES}, info)
 
 
 def targets(bench: Bench) -> list[Target]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,9 +30,9 @@ class Watch:
     congestion_named: int = 0
 
 
-def watch(made: Setup, hours: float, seed: int, tell: Callable[[float], None]) -> Watch:
-    """`tell` hears the hours that have passed."""
-    chance = np.random.default_rng((seed, 13))
+def watch(made: Setup, hours: float, seed: Sequence[int]) -> Watch:
+    """`seed`: of the hours that are watched."""
+    chance = np.random.default_rng((*seed, 13))
     paths, seen = made.traffic.paths, Watch(hours, {name: set() for name in ("linkpass", *BASELINES)})
     weather, localiser = Weather(made.traffic, chance), Localiser(paths)
     localiser.window(weather.steady())
@@ -44,9 +44,9 @@ def watch(made: Setup, hours: float, seed: int, tell: Callable[[float], None]) -
             crowded, named = _change(made, weather, chance), False
             seen.congested += bool(crowded)
         window = weather.window(WINDOW_S)
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         verdicts = localiser.window(window)
-        seen.inference_s.append(time.perf_counter() - began_s)
+        seen.inference_s.append(time.thread_time() - began_s)
         accused = {verdict.element for verdict in certain(verdicts)}
         seen.accused["linkpass"] |= {f"{element} at {number}" for element in accused - standing}
         standing = accused
@@ -61,7 +61,6 @@ def watch(made: Setup, hours: float, seed: int, tell: Callable[[float], None]) -
                 bad = voting(paths, made.believed, sent, lost) if votes else bouncing(paths, made.blocks, sent, lost)
                 seen.accused[name] |= {f"{paths.elements.names[x]} at {number}" for x in lifted(paths, bad)}
             sent[:] = lost[:] = 0.0
-            tell(number * WINDOW_S / 3600)
     return seen
 
 

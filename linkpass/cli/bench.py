@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,10 +141,11 @@ def localize(n: int, seed: int, json_file: Path | None, names: tuple[str, ...], 
     """Break simulated fabrics: is what fails named, and nothing else? Beside 007 and NetBouncer, on the same paths.
 
     Needs no lab and no root. The healthy fabric is watched for 24 simulated hours when N is 200, for less when it is
-    less. N = 200 takes a quarter of an hour.
+    less. All processors are used; N = 200 takes a quarter of an hour of two.
     """
     need("numpy", "the simulator")
-    from lab.bench.localize import CASES, Plan, behind, run_bench, targets
+    from lab.bench.localize import behind, run_bench, targets
+    from lab.sim.cases import CASES, Plan
     from lab.sim.fabrics import FABRICS
 
     for name in names:
@@ -151,7 +153,7 @@ def localize(n: int, seed: int, json_file: Path | None, names: tuple[str, ...], 
             raise WrongInputError(f"no fabric {name!r}", f"there are {', '.join(FABRICS)}")
     plan = Plan(n, seed, chosen(cases, CASES), tuple(name for name in FABRICS if not names or name in names))
     with watched("localize", plan.total) as tell:
-        bench = run_bench(plan, tell)
+        bench = run_bench(plan, tell, workers=os.cpu_count() or 1)
     show(bench, targets(bench), json_file, behind(bench))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkpass.core.diagnosis.localise import Localiser, Settings, Window, certain
-from linkpass.core.diagnosis.search import Blamed, Search, costs
+from linkpass.core.diagnosis.search import Search, costs
 from linkpass.core.diagnosis.verdict import Hint
 from topology.model import Fabric, Link, Node
 
@@ -248,7 +248,7 @@ def test_the_search_finds_what_all_pairs_of_elements_would(data: st.DataObject) 
 
 def _fitted(search: Search, names: object) -> float:
     for name in names:  # type: ignore[attr-defined]
-        one: Blamed = search._again(Blamed(search.paths.elements.index[name], 0.0, 0.0, 0.0, "whole", np.zeros(0, int)))
+        one = search._blame(search.paths.elements.index[name])
         if one.nats == -np.inf:
             return -np.inf
         search._add(one)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from lab.bench import localize, shape
-from lab.bench.localize import Plan
 from lab.sim import fabrics
 from lab.sim.baselines import bouncing, lifted, voting
+from lab.sim.cases import Plan, trial
 from lab.sim.faults import FAULT_KINDS, FaultKind, draw
 from lab.sim.routes import Routes
 from lab.sim.trial import Setup, setup
@@ -62,10 +62,10 @@ def test_swapped_cables_keep_their_names_and_lead_elsewhere() -> None:
 
 
 def test_the_same_seed_is_the_same_trial(two_tier: Setup) -> None:
-    one, other = (localize.trial(two_tier, "multi", 3, 5) for _ in range(2))
+    one, other = (trial(two_tier, "multi", 3, 5) for _ in range(2))
     assert [fault.element for fault in one[0]] == [fault.element for fault in other[0]]
     assert one[1]["linkpass"].told == other[1]["linkpass"].told
-    assert localize.trial(two_tier, "multi", 3, 6)[0][0].element != one[0][0].element
+    assert trial(two_tier, "multi", 3, 6)[0][0].element != one[0][0].element
 
 
 def test_losses_are_where_the_fault_is(two_tier: Setup) -> None:
@@ -114,7 +114,7 @@ def test_several_faults_at_once_ahead_of_both_baselines() -> None:
 
 def test_nobody_is_accused_in_a_healthy_fabric() -> None:
     made = setup("healthy", 0, make=fabrics.healthy)
-    seen = watch(made, 0.2, 0, silent)
+    seen = watch(made, 0.2, (0,))
     assert seen.accused["linkpass"] == set()
     assert seen.accused["007"] and seen.accused["netbouncer"]
     assert seen.congestion_named == seen.congested > 0
@@ -137,3 +137,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert set(row["without"]) == {"007", "netbouncer"}
     wrong = CliRunner().invoke(bench_group, ["localize", "--fabric", "ring"])
     assert wrong.exit_code == 2 and "no fabric 'ring'" in wrong.output
+
+
+def test_parts_done_in_several_processes_are_the_same_rows() -> None:
+    plan = Plan(12, 3, ("single-hard",), ("2-tier-64",))
+    alone, together = localize.run_bench(plan, silent), localize.run_bench(plan, silent, workers=2)
+    for one, other in zip(alone.rows, together.rows, strict=True):
+        assert (one.case, one.n, one.info) == (other.case, other.n, other.info)
+        for metric in ("accuracy_ratio", "time_to_name_s", "class_size_ratio"):
+            assert one.metrics[metric] == other.metrics[metric]

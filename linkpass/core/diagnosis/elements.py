@@ -31,6 +31,7 @@ class Layout(Protocol):
 class Elements:
     """The elements of a fabric. Direction `2 * link + way` is the number of its key; nodes follow, then links, NICs.
 
+    `source`, `target`, `at_host`: of directions, the nodes at their ends and whether they come out of a host.
     `first`, `second`: the keys whose paths are an element's paths (-1: none); `kind`: places in KINDS."""
 
     def __init__(self, fabric: Layout) -> None:
@@ -49,6 +50,7 @@ class Elements:
                     nics.append((port.id, place))
         self.directions, self.keys = len(names), len(names) + len(nodes)
         self.source, self.target = (np.array(side, dtype=np.intp) for side in zip(*ends, strict=True))
+        self.at_host = hosts[self.source]
         self.names: tuple[str, ...] = (
             *names, *(node.name for node in nodes), *(link.id for link in links), *(name for name, _ in nics),
         )  # fmt: skip

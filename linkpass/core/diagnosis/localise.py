@@ -69,6 +69,7 @@ class Localiser:
         self.paths, self.settings, self.now_s = paths, settings or Settings(), 0.0
         self._memory = Memory(len(paths), self.settings.half_life_s)
         self._healthy = -np.expm1(np.maximum(paths.lengths, 1) * math.log1p(-self.settings.noise_ratio))
+        self._crossing = paths.sums(np.ones(len(paths)))
         self._cost = costs(paths, self.settings.cost_nats)
         self._hints: dict[int, _Known] = {}
         self._ages, self._congested_ages = Ages(), Ages()
@@ -139,7 +140,9 @@ class Localiser:
             return (), none
         cost = np.where(self.paths.elements.kind == 0, self.settings.cost_nats[0], 1e9)
         falsely = np.full(len(self.paths), FLAGGED_RATIO)
-        search = Search(self.paths, looked, np.minimum(queued, looked), falsely, cost)
+        alike = looked[0] == looked.min() == looked.max()  # a path that is new was looked at less
+        expected = self._crossing * (looked[0] * FLAGGED_RATIO) if alike else None
+        search = Search(self.paths, looked, np.minimum(queued, looked), falsely, cost, expected)
         blamed = [one for one in search.run() if one.scope == "whole"]
         since_s = self._congested_ages.since_s(blamed, queued, self.now_s)
         rows = [self.paths.crossing(np.array([one.element], dtype=np.intp))[0] for one in blamed]

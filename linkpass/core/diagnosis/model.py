@@ -36,7 +36,8 @@ WRONG_RATIO, MOST_WRONG_RATIO = 0.01, 0.3
 """Paths that are believed to cross an element and do not: as a rule, and at most."""
 TELLING = 2.3
 """A path on which so many losses are expected has one with 90 %: of such paths it can be said whether they are hit."""
-LEAST_RATIO, MOST_RATIO = 5e-5, 0.999
+LEAST_RATIO, MOST_RATIO = 5e-5, 0.99999
+"""At the most, nothing is left that a second element would explain."""
 LEAST_SHARE, MOST_SHARE = 1 / 256, 0.6
 SHOWS_NATS = 4.0
 """A path shows losses of its own accord when they are e**4 times likelier at their own ratio than by what is known."""
@@ -44,6 +45,8 @@ PARTIAL_NATS, LARGE_NATS = 3.0, 2.0
 """What it costs to suppose that a fault is not of all paths. Buckets and sizes are a direction's: links and nodes do
 not fail in part, or a switch would do for any two faults beneath it."""
 ROUNDS = 4
+TWICE = 2.0
+"""By so much must ratios differ for a fit to begin with each."""
 
 
 def surprise(n: Floats, k: Floats, r: Floats) -> Floats:
@@ -76,65 +79,98 @@ def fit(n: Floats, k: Floats, r: Floats, large: Flags, begin: Ints, directions: 
 
     `n`, `k`, `r`, `large`: sent, lost, loss ratio as explained so far, size; one element's paths after the other's,
     `begin` their first places and the end; `directions`: which elements are directions. None may be without paths."""
-    starts, sizes = begin[:-1], np.diff(begin)
-    shows = surprise(n, k, r) >= SHOWS_NATS
-    best = _whole(n, k, r, starts, sizes, np.ones(len(n), dtype=bool))
-    if shows.any():
-        part = _partial(n, k, r, starts, sizes, shows)
-        best = _better(best, part, np.where(directions, PARTIAL_NATS, np.inf))
-    if large.any():
-        only = _whole(n, k, r, starts, sizes, large)
-        only = Fits(only.nats, only.ratio, only.share, np.full(len(starts), SCOPES.index("large")))
-        best = _better(best, only, np.where(directions, LARGE_NATS, np.inf))
+    best = _whole(n, k, r, begin)
+    sizes = np.diff(begin)
+    of_directions = np.repeat(directions, sizes)
+    lossy = np.flatnonzero(of_directions & (k > 0))
+    shows = lossy[surprise(n[lossy], k[lossy], r[lossy]) >= SHOWS_NATS]
+    if shows.size:
+        some, starts = _among(shows, begin)
+        _better(best, some, _partial(n[shows], k[shows], r[shows], starts, sizes[some]), PARTIAL_NATS)
+    only = np.flatnonzero(of_directions & large)
+    if only.size:
+        some, starts = _among(only, begin)
+        found = _whole(n[only], k[only], r[only], starts)
+        found.scope[:] = SCOPES.index("large")
+        _better(best, some, found, LARGE_NATS)
     return best
 
 
-def _better(one: Fits, other: Fits, cost: Floats) -> Fits:
-    wins = other.nats - cost > one.nats
-    return Fits(
-        np.where(wins, other.nats - cost, one.nats),
-        np.where(wins, other.ratio, one.ratio),
-        np.where(wins, other.share, one.share),
-        np.where(wins, other.scope, one.scope),
-    )
+def _among(rows: Ints, begin: Ints) -> tuple[Ints, Ints]:
+    """The elements that have any of these places in a row of paths, and where theirs begin among these."""
+    starts = np.searchsorted(rows, begin)
+    some = np.flatnonzero(np.diff(starts))
+    return some, np.append(starts[some], len(rows))
 
 
-def _ratio(n: Floats, k: Floats, r: Floats, weight: Floats, starts: Ints) -> Floats:
-    """The excess loss over what is explained, as a ratio of what gets past that."""
-    sent = np.add.reduceat(weight * n * (1 - r), starts)
-    lost = np.add.reduceat(weight * (k - n * r), starts)
-    return np.clip(lost / np.maximum(sent, 1e-9), LEAST_RATIO, MOST_RATIO)
+def _better(best: Fits, some: Ints, other: Fits, cost: float) -> None:
+    """Put what fits some of the elements better where it does."""
+    wins = other.nats - cost > best.nats[some]
+    best.nats[some[wins]] = other.nats[wins] - cost
+    best.ratio[some[wins]], best.share[some[wins]] = other.ratio[wins], other.share[wins]
+    best.scope[some[wins]] = other.scope[wins]
 
 
-def _whole(n: Floats, k: Floats, r: Floats, starts: Ints, sizes: Ints, of: Flags) -> Fits:
+def _whole(n: Floats, k: Floats, r: Floats, begin: Ints) -> Fits:
+    starts, sizes = begin[:-1], np.diff(begin)
+    owner = np.repeat(np.arange(len(starts)), sizes)
+    lossy = np.flatnonzero(k)
+    n1, k1, r1, owner1 = n[lossy], k[lossy], r[lossy], owner[lossy]
+    passed, excess = n * (1 - r), k - n * r
     odds = np.log((1 - WRONG_RATIO) / WRONG_RATIO)
-    mine = of.astype(np.float64)
-    ratio = _ratio(n, k, r, mine, starts)
-    for _ in range(ROUNDS):
-        hit = _sigmoid(gains(n, k, r, np.repeat(ratio, sizes)) + odds) * mine
-        ratio = _ratio(n, k, r, hit, starts)
-    gain = gains(n, k, r, np.repeat(ratio, sizes))
-    tells = (n * (1 - r) * -np.log1p(-np.repeat(ratio, sizes)) > TELLING) & of
+    ratio = _ratio(excess, passed, starts)
+    for round_ in range(ROUNDS + 1):
+        gain = n * np.log1p(-ratio)[owner]  # most paths lose nothing
+        gain[lossy] = gains(n1, k1, r1, ratio[owner1])
+        if round_ < ROUNDS:
+            hit = _sigmoid(gain + odds)
+            ratio = _ratio(hit * excess, hit * passed, starts)
+    tells = passed * -np.log1p(-ratio)[owner] > TELLING
     spared = np.add.reduceat((tells & (gain < 0)).astype(np.float64), starts)
     contradicted = spared > MOST_WRONG_RATIO * np.add.reduceat(tells.astype(np.float64), starts)
-    nats = np.add.reduceat(np.logaddexp(gain + np.log(1 - WRONG_RATIO), np.log(WRONG_RATIO)) * mine, starts)
+    each = np.log((1 - WRONG_RATIO) * np.exp(np.minimum(gain, 0.0)) + WRONG_RATIO)
+    each[lossy] = np.logaddexp(gain[lossy] + np.log(1 - WRONG_RATIO), np.log(WRONG_RATIO))
+    nats = np.add.reduceat(each, starts)
     nats[contradicted] = -np.inf
     return Fits(nats, ratio, np.full(len(starts), 1 - WRONG_RATIO), np.zeros(len(starts), dtype=np.intp))
 
 
-def _partial(n: Floats, k: Floats, r: Floats, starts: Ints, sizes: Ints, shows: Flags) -> Fits:
-    mine = shows.astype(np.float64)
-    hit = mine
-    for _ in range(ROUNDS):
-        ratio = _ratio(n, k, r, hit, starts)
-        share = np.clip(np.add.reduceat(hit, starts) / sizes, LEAST_SHARE, MOST_SHARE)
-        odds = np.repeat(np.log(share / (1 - share)), sizes)
-        gain = gains(n, k, r, np.repeat(ratio, sizes))
-        hit = _sigmoid(gain + odds) * mine
-    spread = np.repeat(share, sizes)
-    each = np.where(shows, np.logaddexp(gain + np.log(spread), np.log1p(-spread)), np.log1p(-spread))
-    none = np.add.reduceat(mine, starts) == 0
-    nats = np.where(none, -np.inf, np.add.reduceat(each, starts))
+def _ratio(excess: Floats, passed: Floats, starts: Ints) -> Floats:
+    """The excess loss over what is explained, as a ratio of what gets past that."""
+    ratio = np.add.reduceat(excess, starts) / np.maximum(np.add.reduceat(passed, starts), 1e-9)
+    return np.clip(ratio, LEAST_RATIO, MOST_RATIO)
+
+
+def _partial(n: Floats, k: Floats, r: Floats, begin: Ints, sizes: Ints) -> Fits:
+    """`n`, `k`, `r` of the paths that show losses of their own accord, out of `sizes` of each element: no other is hit.
+
+    Begun twice, as packets tell and as paths do: one flow must not outweigh all the paths that lose everything."""
+    starts, count = begin[:-1], np.diff(begin)
+    passed, excess = n * (1 - r), k - n * r
+    by_packets = _ratio(excess, passed, starts)
+    by_paths = np.clip(np.add.reduceat(excess / passed, starts) / count, LEAST_RATIO, MOST_RATIO)
+    best = _part(n, k, r, begin, sizes, by_packets)
+    differs = np.flatnonzero(by_paths > TWICE * by_packets)
+    if differs.size:
+        rows, some = np.repeat(by_paths > TWICE * by_packets, count), np.append(0, np.cumsum(count[differs]))
+        _better(best, differs, _part(n[rows], k[rows], r[rows], some, sizes[differs], by_paths[differs]), 0.0)
+    return best
+
+
+def _part(n: Floats, k: Floats, r: Floats, begin: Ints, sizes: Ints, ratio: Floats) -> Fits:
+    starts, count = begin[:-1], np.diff(begin)
+    owner = np.repeat(np.arange(len(starts)), count)
+    passed, excess = n * (1 - r), k - n * r
+    share: Floats = np.clip(count / sizes, LEAST_SHARE, MOST_SHARE)
+    for round_ in range(ROUNDS):
+        gain = gains(n, k, r, ratio[owner])
+        if round_ < ROUNDS - 1:
+            hit = _sigmoid(gain + np.log(share / (1 - share))[owner])
+            ratio = _ratio(hit * excess, hit * passed, starts)
+            share = np.clip(np.add.reduceat(hit, starts) / sizes, LEAST_SHARE, MOST_SHARE)
+    each = np.logaddexp(gain + np.log(share)[owner], np.log1p(-share)[owner])
+    hits_nats: Floats = np.add.reduceat(each, starts)
+    nats: Floats = hits_nats + (sizes - count).astype(np.float64) * np.log1p(-share)
     return Fits(nats, ratio, share, np.ones(len(starts), dtype=np.intp))
 
 
@@ -150,4 +186,4 @@ def hits(n: Floats, k: Floats, r: Floats, large: Flags, found: Fits, place: int 
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    return 1 / (1 + np.exp(np.minimum(-x, 700.0)))

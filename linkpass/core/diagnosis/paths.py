@@ -9,8 +9,6 @@ from linkpass.core.diagnosis.elements import Elements, Ints
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-DENSE_RATIO = 0.1
-"""Places in a path that fewer paths have are kept as a list."""
 
 
 class Paths:
@@ -27,14 +25,9 @@ class Paths:
         self.holes = np.zeros(count, dtype=bool) if holes is None else holes
         self.large = np.zeros(count, dtype=bool) if large is None else large
         self.lengths = (directions >= 0).sum(axis=1)
-        columns, self._width = self._columns(directions), directions.shape[1]
-        self._by_path = np.stack(columns, axis=1).astype(np.int32)
-        used = [int((column < elements.keys).sum()) for column in columns]
-        self.columns = [column for column, paths in zip(columns, used, strict=True) if paths >= count * DENSE_RATIO]
-        rest = [column for column, paths in zip(columns, used, strict=True) if 0 < paths < count * DENSE_RATIO]
-        few = [np.flatnonzero(column < elements.keys) for column in rest]
-        self._few = np.concatenate([np.zeros(0, dtype=np.intp), *few])
-        self._few_keys = np.concatenate([np.zeros(0, dtype=np.intp), *(c[r] for c, r in zip(rest, few, strict=True))])
+        self._by_path = self._keys(directions)
+        self._columns = [np.where(way < 0, elements.keys, way) for way in directions.T]
+        self._odd, self._odd_nodes, self._odd_counts = self._irregular(directions)
         self._index()
 
     def __len__(self) -> int:
@@ -44,29 +37,47 @@ class Paths:
         """Whether `rows` go the way that the rows `there` of `other` go, as far as both are known. Elements are matched
         by their names."""
         none = self.elements.keys
-        number = np.append(self.elements.numbers_of(other.elements)[: other.elements.keys], none)
-        mine, theirs = self._by_path[rows, : self._width], number[other._by_path[there, : other._width]]
+        number = np.append(self.elements.numbers_of(other.elements)[: other.elements.directions], none)
+        mine, theirs = self._by_path[rows], other._by_path[there]
+        mine = np.where(mine < self.elements.directions, mine, none)
+        theirs = number[np.minimum(theirs, other.elements.directions)]
         return _within(mine, theirs, none) | _within(theirs, mine, none)
 
-    def _columns(self, directions: Ints) -> list[Ints]:
-        """Keys that paths cross, one array a place in the path; `elements.keys` where there is none. A node that a path
-        enters and leaves is crossed once; where the steps do not join (a hole, a wrong cable), both nodes are."""
+    def _keys(self, directions: Ints) -> NDArray[np.int32]:
+        """Keys that paths cross, one row a path: its directions, its nodes, and `elements.keys` behind the end.
+
+        A path that enters and leaves a node crosses it once, and so does one that comes there twice; where the steps do
+        not join (a hole, a wrong cable), both nodes are crossed."""
         elements, none = self.elements, self.elements.keys
         source = np.append(elements.source + elements.directions, none)  # -1 is the last one
         target = np.append(elements.target + elements.directions, none)
-        columns = [np.where(column < 0, none, column) for column in directions.T]
-        before = np.full(len(directions), none, dtype=np.intp)
-        for column in directions.T:
-            columns.append(np.where(source[column] == before, none, source[column]))
-            columns.append(target[column])
-            before = target[column]
-        return columns
+        sides = (np.where(directions < 0, none, directions), source[directions], target[directions])
+        keys = np.sort(np.concatenate(sides, axis=1).astype(np.int32), axis=1)
+        keys[:, 1:][keys[:, 1:] == keys[:, :-1]] = none
+        keys.sort(axis=1)
+        return np.ascontiguousarray(keys[:, : max(int((keys < none).sum(axis=1).max(initial=1)), 1)])
+
+    def _irregular(self, directions: Ints) -> tuple[Ints, Ints, Floats]:
+        """Paths and nodes of which `sums` would count a path too often (< 0) or too seldom, as it takes the sum of a
+        node's paths from its directions: those that come in, and of a host also those that go out."""
+        elements = self.elements
+        nodes = len(elements.nodes)
+        out = np.where((directions >= 0) & elements.at_host[directions], elements.source[directions], -1)
+        counted = np.concatenate((np.where(directions < 0, -1, elements.target[directions]), out), axis=1)
+        crossed = self._by_path - elements.directions
+        crossed = np.where((crossed >= 0) & (crossed < nodes), crossed, -1)
+        place, right = (np.arange(len(self))[:, None] * nodes + some for some in (counted, crossed))
+        place, right = place[counted >= 0], right[crossed >= 0]
+        odd, back = np.unique(np.concatenate((place, right)), return_inverse=True)
+        counts = np.bincount(back[len(place) :], minlength=len(odd)) - np.bincount(
+            back[: len(place)], minlength=len(odd)
+        )
+        odd, counts = odd[counts != 0], counts[counts != 0]
+        return odd // nodes, odd % nodes, counts.astype(np.float64)
 
     def _index(self) -> None:
-        keys = np.concatenate([*self.columns, self._few_keys])
-        rows = np.concatenate((np.tile(np.arange(len(self), dtype=np.intp), len(self.columns)), self._few))
-        real = keys < self.elements.keys
-        keys, rows = keys[real], rows[real]
+        rows, columns = np.nonzero(self._by_path < self.elements.keys)
+        keys = self._by_path[rows, columns]
         order = np.argsort(keys, kind="stable")
         self._rows = rows[order]
         self._start = np.searchsorted(keys[order], np.arange(self.elements.keys + 1))
@@ -84,18 +95,28 @@ class Paths:
             keys = self._by_path[rows]
             total: Floats = np.bincount(keys.ravel(), np.repeat(weights, keys.shape[1]), size).astype(np.float64)
             return total[:-1]
-        total = np.zeros(size)
-        for column in self.columns:
-            total += np.bincount(column, weights, size)
-        if self._few.size:
-            total += np.bincount(self._few_keys, weights[self._few], size)
-        return total[:-1]
+        elements = self.elements
+        ways = np.zeros(size)
+        for column in self._columns:
+            ways += np.bincount(column, weights, size)
+        ways = ways[: elements.directions]
+        nodes = np.bincount(elements.target, ways, len(elements.nodes))
+        nodes += np.bincount(elements.source, np.where(elements.at_host, ways, 0.0), len(elements.nodes))
+        nodes += np.bincount(self._odd_nodes, self._odd_counts * weights[self._odd], len(elements.nodes))
+        return np.concatenate((ways, nodes))
 
     def keys_of(self, rows: Ints) -> Ints:
         """All keys that any of these paths crosses, in order."""
         seen = np.zeros(self.elements.keys + 1, dtype=bool)
         seen[self._by_path[rows].ravel()] = True
         return np.flatnonzero(seen[:-1])
+
+    def any_over(self, elements: Ints, rows: Ints) -> Flags:
+        """Of each element whether any of these paths crosses it."""
+        seen = np.zeros(self.elements.keys + 1, dtype=bool)
+        seen[self._by_path[rows].ravel()] = True
+        seen[-1] = False  # also the second key of elements that have one
+        return seen[self.elements.first[elements]] | seen[self.elements.second[elements]]
 
     def crossing(self, elements: Ints) -> tuple[Ints, Ints]:
         """The paths of elements, one element's after the other's, and where each begins (one more than elements)."""
