@@ -155,4 +155,16 @@ def test_an_observer_says_it_to_its_journal_and_to_no_peer() -> None:
     sim = FabricSim(mode="observe").start()
     mark = sim.mark()
     tell(sim, "fatal")
-    assert given_up(sim, mark) == [("host1", "")] and words(sim, mark) == []
+    assert given_up(sim, mark) == [] and words(sim, mark) == []
+    assert "verdict host: host1 fails" in [one.what for one in sim.since(mark, cmd.Record)]
+
+
+def test_an_observer_hands_nobody_over_and_says_whom_it_would() -> None:
+    for mode, handed in (("act", 1), ("observe", 0)):
+        sim = FabricSim(mode=mode).start()
+        mark = sim.mark()
+        sim.post(ev.HostEvidence(source="check", what="check", severity="fatal", why="it says so"))
+        sim.run(1.0)
+        assert len(sim.since(mark, cmd.Escalate)) == handed
+        said = [one.what for one in sim.since(mark, cmd.Record)]
+        assert ("would hand over host1" in said) == (mode == "observe")

@@ -159,7 +159,7 @@ def test_help_shows_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     for example, _ in EXAMPLES:
         assert example in text
     assert {example.partition(":")[0] for example, _ in EXAMPLES} == {
-        "carrier", "blackhole", "loss", "bucket", "rate", "flap", "dead", "freeze",
+        "carrier", "blackhole", "loss", "bucket", "rate", "large", "delay", "flap", "dead", "freeze",
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ MOST_BLAMED = 32
 PASSES, TRIES = 4, 48
 """How often all exchanges are tried, and how many without success, at most in one window."""
 DOUBT_NATS, DOUBT_PATHS = 100.0, 2
+MOST_PARTS = 4
 LEAST_NATS = 0.5
 """An exchange is worth that much."""
 WITHIN_RATIO = 0.9
@@ -142,7 +143,7 @@ class Search:
         for _ in range(PASSES):
             single = [{one.element} for one in sorted(self.blamed, key=lambda one: -one.nats)]
             better = False
-            for elements in (*single, *self._neighbours()):
+            for elements in (*single, *self._neighbours(), *self._parts()):
                 ones = [one for one in self.blamed if one.element in elements]
                 better |= len(ones) == len(elements) and self._exchange(ones, failed)
             if not better:
@@ -158,6 +159,11 @@ class Search:
                 for node in (int(elements.source[direction]), int(elements.target[direction])):
                     at.setdefault(node, set()).add(one.element)
         return [ones for _, ones in sorted(at.items()) if len(ones) > 1]
+
+    def _parts(self) -> list[set[int]]:
+        """Partial faults, if they are several and few: two faults look like parts of what lies before them both."""
+        parts = {one.element for one in self.blamed if one.scope == "partial"}
+        return [parts] if 1 < len(parts) <= MOST_PARTS else []
 
     def _overlapping(self, ones: list[Blamed]) -> tuple[list[Blamed], list[Blamed]]:
         """What else of the blamed may explain losses that `ones` do: hardly any others, and others too."""
@@ -193,7 +199,7 @@ class Search:
             if found is None:
                 break
             self._add(found)
-            self._fit_again(near)
+            self._fit_again([*near, *(one for some in self._overlapping([found]) for one in some)])
         if self._objective() > before + LEAST_NATS:
             return True
         self.blamed = blamed

@@ -33,6 +33,9 @@ def escalate(
     tray.record(
         cause, f"verdict {kind}: {name} fails", "; ".join(evidence), rung=3, element=name, level="warning"
     )  # fmt: skip
+    if not world.acting:  # a hook may cordon a host: that is no observation
+        tray.record(cause, f"would hand over {name}", "mode is observe", rung=3, element=host)
+        return None
     cmd_id = tray.take_id()
     book.pending[cmd_id] = cause
     if len(book.pending) > PENDING:
