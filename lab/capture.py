@@ -24,12 +24,16 @@ from lab import bpf
 from lab.bpf import Jump
 from lab.errors import LabError
 from lab.netns import namespace
+from linkpass.wire.vxlan import OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from lab.netns.lab import NetnsLab
 
 PROBE_PORT = 3785
 """Not the job's: probes are TCP segments too."""
+
+TUNNEL_PORT = 3787
+"""UDP. What is in an entropy tunnel counts as its flow; the outer source port stands for the label."""
 
 TRACE_BITS = 5
 """Nor are packets with a hop limit below 2^5: a daemon's traces are copies of the job's headers."""
@@ -66,7 +70,7 @@ class Sighting:
     packets: int
     size_bytes: int
     label: int = 0
-    """The flow label that these packets carried (IPv6)."""
+    """The flow label that these packets carried (IPv6), or the source port of their tunnel (IPv4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +297,6 @@ def _program(gate: int, flows: int, protocol: int) -> list[bpf.Step]:
         bpf.packet(12, 2),
         Jump("v6", "==", 0, 0x86DD),
         Jump("out", "!=", 0, 0x0800),
-        bpf.packet(23, 1),
-        Jump("out", "!=", 0, protocol),
         bpf.packet(14, 1),
         Jump("out", "!=", 0, 0x45),  # with options the ports lie elsewhere; no lab sends any
         bpf.packet(22, 1),
@@ -304,10 +306,24 @@ def _program(gate: int, flows: int, protocol: int) -> list[bpf.Step]:
         bpf.store_constant(10, source + 8, mapped, 4),
         bpf.store_constant(10, target, 0, 8),
         bpf.store_constant(10, target + 8, mapped, 4),
+        bpf.store_constant(10, ports + 4, 0, 4),
+        bpf.packet(23, 1),
+        Jump("v4", "!=", 0, socket.IPPROTO_UDP),
+        bpf.packet(36, 2),
+        Jump("v4", "!=", 0, TUNNEL_PORT),
+        bpf.packet(23 + OVERHEAD_BYTES, 1),
+        Jump("out", "!=", 0, protocol),
+        *read(26 + OVERHEAD_BYTES, source + 12, 4),
+        *read(30 + OVERHEAD_BYTES, target + 12, 4),
+        *read(34 + OVERHEAD_BYTES, ports, 4),
+        *read(34, ports + 6, 2),
+        Jump("flow"),
+        "v4",
+        bpf.packet(23, 1),
+        Jump("out", "!=", 0, protocol),
         *read(26, source + 12, 4),
         *read(30, target + 12, 4),
         *read(34, ports, 4),
-        bpf.store_constant(10, ports + 4, 0, 4),
         Jump("flow"),
         "v6",
         bpf.packet(20, 1),

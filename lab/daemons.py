@@ -77,7 +77,8 @@ class Entry(msgspec.Struct, frozen=True):
 class DaemonSpec:
     """How all daemons of a lab are configured, beside what follows from the lab.
 
-    `topology`: the lab's containerlab file, or None. `extra`: more keys by section, as in the configuration file
+    `family`: of the addresses that the job's sockets use. `topology`: the lab's containerlab file, or None. `extra`:
+    more keys by section, as in the configuration file
     (section "" is the top level)."""
 
     mode: Literal["observe", "act"] = "act"
@@ -85,6 +86,7 @@ class DaemonSpec:
     tcp_timers: bool = False
     rto_min_ms: int | None = None
     realtime: bool = False
+    family: Literal[4, 6] = 6
     topology: Path | None = None
     record: bool = False
     extra: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
@@ -191,7 +193,7 @@ class Daemons:
         the kernel nothing."""
         view = view or self.view(host)
         peers = {peer["address"]: peer for peer in view["peers"]}
-        others = {self.lab.address(other) for other in self.hosts if other != host}
+        others = {self.lab.address(other, self.spec.family) for other in self.hosts if other != host}
         if not others <= peers.keys():
             return False
         evidence = [peers[address]["evidence"] for address in others]
@@ -276,9 +278,12 @@ class Daemons:
         spec, folder = self.spec, self.inside(host, "")
         wanted: dict[str, dict[str, Any]] = {
             "": {
-                "mode": spec.mode, "host": host, "address": self.lab.address(host), "rungs": list(spec.rungs),
-                "prefixes": [addressing.HOSTS6, addressing.HOSTS4], "realtime": spec.realtime,
-                "peers": [self.lab.address(other.name) for other in self.lab.fabric.hosts if other.name != host],
+                "mode": spec.mode, "host": host, "address": self.lab.address(host, spec.family),
+                "rungs": list(spec.rungs), "realtime": spec.realtime,
+                "prefixes": [addressing.HOSTS6, addressing.HOSTS4],
+                "peers": [
+                    self.lab.address(other.name, spec.family) for other in self.lab.fabric.hosts if other.name != host
+                ],
             },
             "fabric": {"file": str(spec.topology.absolute())} if spec.topology else {},
             "fabric.names": dict(self.lab.names),

@@ -125,6 +125,7 @@ BAD = [
     ("host = 'a>b'", "f:1: host: expected a name without `>` and white space"),
     ("[metrics]\nlisten = ':9478'", "f:2: metrics.listen: expected address:port, [IPv6]:port or an empty text"),
     ("[metrics]\nlisten = '::1:9478'", "f:2: metrics.listen: expected address:port or [IPv6]:port with a port up to"),
+    ("[tunnels]\nport = 3785", "f:2: tunnels.port: expected a port of its own: not RoCE's (4791), nor probing.port or"),
     ("[limits]\ntrace_pool = 4", "f:2: limits.trace_pool: expected at least limits.labels_per_peer"),
     ("[control]\nsocket = ''", "f:2: control.socket: expected a path, got an empty one"),
     ("mode = ", "f:1: not valid TOML: Invalid value (at end of document)"),

@@ -14,6 +14,7 @@ import structlog
 from linkpass import __version__
 from linkpass.app.carriers import Carriers, Spawn
 from linkpass.app.namespace import Namespace
+from linkpass.app.tunnels import Tunnels
 from linkpass.config import Config, ConfigError, core_settings, read_key
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
@@ -29,6 +30,7 @@ from linkpass.edges.kernel.guardian import Guardian
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.nft import NoNftError
 from linkpass.edges.kernel.routes import RouteEdge, Way
+from linkpass.edges.kernel.tunnels import sweep_tunnels
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
 from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
@@ -113,7 +115,7 @@ class Agent:
             configured=[
                 UplinkInfo(one.name, gateway4=one.gateway4 or "", gateway6=one.gateway6 or "") for one in config.uplinks
             ],
-            own_port_ids=lambda: {self._routes.port_id},
+            own_port_ids=self._own_port_ids,
             owners=lambda thing: self._routes.owners(thing),
             vrf=config.routes.vrf,
         )
@@ -131,6 +133,7 @@ class Agent:
             vrf=config.routes.vrf,
         )
         self._egress = EgressEdge()
+        self._tunnels = Tunnels(config, self._from_watch) if config.tunnels.enabled else None
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
         self.probes: ProbeEdge | None = None
@@ -159,11 +162,13 @@ class Agent:
             self.core = Core(settings)
             self._open_tape(settings)
             self._open_probing(settings)
+            self._open_tunnels(settings)
             self._open_moves()
             self._open_sockets(settings)
             self._open_pace(settings)
         carriers = Carriers(
-            routes=self._routes, labels=self._labels, probes=self.probes, traces=self._traces, sockets=self._sockets,
+            routes=self._routes, labels=self._labels, tunnels=self._tunnels, probes=self.probes, traces=self._traces,
+            sockets=self._sockets,
             moves=self._moves, echoes=self._echoes,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
             relabels=1 in rungs and settings.mode == "act", removed=self._removed,
@@ -199,6 +204,8 @@ class Agent:
         if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
             self._ask_neighbours_at_s = now_s + EVERY_S
             self._spawn(self._ask_neighbours(self._neighbours))
+        if self._tunnels is not None:
+            self._try(self._tunnels.mend_end)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
@@ -219,6 +226,8 @@ class Agent:
     def close(self) -> None:
         """Stop, and hand the traffic back to the kernel. Safe to call after a failed `open`."""
         self.closed = True
+        if self._tunnels is not None:
+            self._tunnels.end_is_near()
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
@@ -227,7 +236,8 @@ class Agent:
                 edge.close()
         if self.acting and self.attends and not self.namespace.gone:
             swept = True
-            for end in (self._labels.close, self._egress.sweep, self._routes.withdraw_all):
+            tunnels = [self._tunnels.close] if self._tunnels is not None else []
+            for end in (self._labels.close, *tunnels, self._egress.sweep, self._routes.withdraw_all):
                 try:
                     with self.namespace:
                         end()
@@ -235,6 +245,8 @@ class Agent:
                     swept = False
                     logger.warning("could not hand everything back", error=str(error))
             self._guardian.close(swept=swept)
+        if self._tunnels is not None:
+            self._tunnels.let_go()
         self._routes.close()
         self._watch.close()
         if self._tape is not None:
@@ -359,6 +371,24 @@ class Agent:
         if self.config.probing.protocol == "verbs" and not self.namespace.name:
             self.notes += probes.open_roce(self.config.prefixes)
 
+    def _open_tunnels(self, settings: CoreSettings) -> None:
+        """Those of an earlier run go, or are taken over."""
+        wanted, self._tunnels = self._tunnels, None
+        if not self.acting or not self.attends:
+            if wanted is not None and not self.acting:
+                self.notes.append("tunnels.enabled: tunnels are made in act mode alone")
+            return
+        if wanted is not None and 1 in settings.rungs:
+            try:
+                wanted.open(settings, self._routes, self.probes, self._traces)
+                self._tunnels = wanted
+                wanted.set_uplinks(self._infos.values())
+            except (OSError, RuntimeError) as error:
+                self.notes.append(f"no tunnels: {error}")
+            self.notes += wanted.notes()
+        if self._tunnels is None:
+            self.notes += [f"removed what an earlier run left: {line}" for line in sweep_tunnels()]
+
     def _open_moves(self) -> None:
         steer = self.config.rdma.steer
         if not steer.live_qps or not self.acting or self._queue_pairs is None or self._undo is None:
@@ -462,10 +492,19 @@ class Agent:
                 self._routes.forget(name)
         self.submit(event)
 
+    def _own_port_ids(self) -> set[int]:
+        ours = {self._routes.port_id}
+        if self._tunnels is not None and self._tunnels.edge is not None:
+            ours.add(self._tunnels.edge.port_id)
+        return ours
+
     def _on_routes(self) -> None:
         """Others' routes are not what they were: ours lie over those that are there, and lead where those lead."""
         if self.driver is not None and self.acting and self.attends:
             self._try(self._routes.refresh)
+            if self._tunnels is not None:
+                tunnels = self._tunnels
+                self._try(lambda: tunnels.set_uplinks(self._infos.values()))
 
     def _on_uplink(self, info: UplinkInfo) -> None:
         before = self._infos.get(info.name)
@@ -481,6 +520,9 @@ class Agent:
         if self.driver is not None:
             with self.namespace:
                 self._tell_uplink(info)
+            if self._tunnels is not None and _concerns_tunnels(before, info):
+                tunnels = self._tunnels
+                self._again(lambda: tunnels.set_uplinks(self._infos.values()))
             if self.acting and self.attends and info.usable and before is not None and not before.usable:
                 self._again(self._refresh)
 
@@ -540,12 +582,24 @@ class Agent:
         can be."""
         if 1 not in self.off and 1 in self.config.rungs:
             self._try(self._labels.refresh)
+        if self._tunnels is not None:
+            self._try(self._tunnels.refresh)
         self._try(self._routes.refresh)
         self._try(self._guardian.check)
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:
         return dict(self._infos)
+
+
+def _concerns_tunnels(before: UplinkInfo | None, now: UplinkInfo) -> bool:
+    """A carrier that goes does not: its moment belongs to the traffic. One that comes does: the kernel may have taken
+    routes away."""
+    if before is None or (now.usable and not before.usable):
+        return True
+    return (before.present, before.index, before.mtu, before.gateway4) != (
+        now.present, now.index, now.mtu, now.gateway4,
+    )  # fmt: skip
 
 
 def journal_folder(config: Config) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from linkpass.app.tunnels import Tunnels
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.edges.clock import Clock
@@ -35,6 +36,7 @@ class Carriers:
 
     routes: RouteEdge
     labels: LabelEdge
+    tunnels: Tunnels | None
     probes: ProbeEdge | None
     traces: TraceEdge | None
     sockets: SocketEdge | None
@@ -79,7 +81,12 @@ class Carriers:
         started_s = self.clock.now_s()
         self.removed.discard(f"labels {command.peer}")
         try:
-            self.labels.set_labels(command.peer, command.labels)
+            if ":" in command.peer:
+                self.labels.set_labels(command.peer, command.labels)
+            elif self.tunnels is not None:
+                self.tunnels.set_labels(command.peer, command.labels)
+            elif command.labels:
+                raise RuntimeError("there are no tunnels here")
         except (OSError, RuntimeError) as error:
             return ev.LabelsFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
         took_s = self.clock.now_s() - started_s

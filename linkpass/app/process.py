@@ -34,6 +34,7 @@ from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.egress import EgressEdge
 from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.edges.kernel.routes import RouteEdge
+from linkpass.edges.kernel.tunnels import sweep_tunnels
 from linkpass.edges.notify import Notifier
 from linkpass.edges.tcp_timers import KIND, TcpTimerEdge
 from linkpass.edges.undo import UndoJournal
@@ -427,7 +428,7 @@ def cleanup(config: Config) -> list[str]:
             routes.open()
             try:
                 removed = routes.sweep() + LabelEdge(probe_port=config.probing.port).sweep()
-                removed += EgressEdge().sweep()
+                removed += EgressEdge().sweep() + sweep_tunnels()
             finally:
                 routes.close()
         done += [f"removed {what}" + (f" in {name}" if name else "") for what in removed]

@@ -74,6 +74,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "tcp_timers.rto_max_ms": (1000, 120_000),
     "routes.metric": (1, 0xFFFFFFFF),
     "routes.rto_min_ms": (1, 60_000),
+    "tunnels.port": (1, 65535),
+    "tunnels.vni": (1, 0xFF0000),
+    "tunnels.first_source_port": (1024, 65000),
+    "tunnels.per_uplink": (1, 64),
     "journal.max_bytes": (4096, INF),
     "recorder.max_bytes": (4096, INF),
     "escalate.timeout_s": (0.1, 3600),
@@ -328,6 +332,9 @@ def _refuse_values(config: Config) -> None:
             raise _WrongError(low, f"expected less than {high} ({value_at(config, high):g}), or {what}")
     if config.probing.port == 4791:
         raise _WrongError("probing.port", "4791 belongs to RoCE devices, which swallow its packets; choose another")
+    if config.tunnels.port in (4791, config.probing.port, config.rdma.steer.port):
+        what = "expected a port of its own: not RoCE's (4791), nor probing.port or rdma.steer.port"
+        raise _WrongError("tunnels.port", f"{what}, got {config.tunnels.port}")
     if ">" in config.host or any(char.isspace() for char in config.host):
         raise _WrongError("host", f"expected a name without `>` and white space, got {_shown(config.host)}")
     if config.limits.trace_pool < config.limits.labels_per_peer:

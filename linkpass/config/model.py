@@ -47,6 +47,20 @@ class Routes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`rto_min` on our routes, for kernels that have no socket option for it."""
 
 
+class Tunnels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entropy tunnels: rung 1 for IPv4 (`docs/tunnels.md`)."""
+
+    enabled: bool = False
+    port: int = 3787
+    """UDP port at which this host takes packets out. Not VXLAN's own 4789: switches that know that one may hash what
+    is inside, and a network overlay may have it."""
+    vni: int = 0x4C50
+    """Network identifier of this host's end; the devices that send have those that follow, which no packet carries."""
+    first_source_port: int = 52000
+    per_uplink: int = 8
+    """With two equal ways in the fabric, eight source ports miss one of them once in 128 times."""
+
+
 class Uplink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An uplink that the kernel's routes do not show."""
 
@@ -171,6 +185,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stragglers: Stragglers = Stragglers()
     tcp_timers: TcpTimers = TcpTimers()
     routes: Routes = Routes()
+    tunnels: Tunnels = Tunnels()
     uplinks: tuple[Uplink, ...] = ()
     control: Control = Control()
     metrics: Metrics = Metrics()

@@ -35,7 +35,9 @@ class SetGroup(Command, frozen=True):
 
 
 class SetLabels(Command, frozen=True):
-    """Rung 1: one 16-bit label for each of the BUCKETS flow buckets of a peer. An empty tuple withdraws our labels."""
+    """Rung 1: one 16-bit label for each of the BUCKETS flow buckets of a peer. An empty tuple withdraws our labels.
+
+    The label of an IPv4 peer is the source port of a tunnel."""
 
     peer: str
     labels: tuple[int, ...]

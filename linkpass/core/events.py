@@ -235,6 +235,14 @@ class FlowCompared(Event, frozen=True):
     detail: str = ""
 
 
+class PeerTunnels(Event, frozen=True):
+    """The entropy tunnels that lead to an IPv4 peer: source port -> uplink. Empty: none (any more), and `why`."""
+
+    peer: str
+    uplink_of: dict[int, str]
+    why: str = ""
+
+
 class PathEvidence(Event, frozen=True):
     """The probes' opinion of the direction from this host over one path has changed."""
 
@@ -458,9 +466,9 @@ class Deadline(Event, frozen=True):
 AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
-    | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PathEvidence | RoceEvidence
-    | CongestionEvidence | PathWindow | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked | HostEvidence
-    | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
+    | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PeerTunnels | PathEvidence
+    | RoceEvidence | CongestionEvidence | PathWindow | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked
+    | HostEvidence | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline
 )  # fmt: skip

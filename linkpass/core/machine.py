@@ -70,6 +70,7 @@ class Core:
             ev.UplinksResolved: self._on_resolved,
             ev.ResolveFailed: lambda e, now: survey.on_resolve_failed(self.world, self._tray, e),
             ev.FlowCompared: lambda e, now: survey.on_compared(self.world, self._tray, e, now),
+            ev.PeerTunnels: self._on_tunnels,
             ev.PathEvidence: self._on_evidence,
             ev.CongestionEvidence: lambda e, now: congestion.on_counters(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
@@ -211,6 +212,10 @@ class Core:
     def _on_traced(self, event: ev.LabelsTraced, now_s: float) -> None:
         tracing.on_traced(self.world, self._tray, event, now_s)
         hosts.on_traced(self.world, event, now_s)
+        self._survey_soon(now_s)
+
+    def _on_tunnels(self, event: ev.PeerTunnels, now_s: float) -> None:
+        survey.on_tunnels(self.world, self._tray, event, now_s)
         self._survey_soon(now_s)
 
     def _on_resolved(self, event: ev.UplinksResolved, now_s: float) -> None:

@@ -4,6 +4,10 @@ A path is (peer, uplink, label); its hops were traced, never assumed. Paths of o
 same hops form a class: the fabric offers that many ways. The labels in use are spread over the classes, and every
 label in use is probed with its own label, because a gray failure may hit one hash bucket of a link and spare the
 rest.
+
+IPv6 has flow labels. The label of an IPv4 peer is the source port of an entropy tunnel, which leads over one uplink
+whatever the kernel's hash picks; 0 is the way outside of tunnels, which is probed beside and carries flows when no
+tunnel does.
 """
 
 from __future__ import annotations
@@ -88,6 +92,9 @@ class Peer:
     data_flows: bool | None = None
     disarmed: str = ""
     pool: tuple[int, ...] = ()
+    tunnels: dict[int, str] = field(default_factory=dict)
+    """Of an IPv4 peer: source port -> uplink."""
+    why_no_tunnels: str = ""
     paths: dict[Key, Path] = field(default_factory=dict)
     uplink_of: dict[int, str] = field(default_factory=dict)
     """label -> uplink that the kernel picks when every uplink takes part."""
@@ -145,13 +152,22 @@ class Peer:
         return self.name or self.address
 
     @property
-    def labelled(self) -> bool:
-        """IPv6 has flow labels; an IPv4 peer has one path an uplink, under label 0."""
+    def hashed(self) -> bool:
+        """The kernel's own hash picks the uplink of each label: those are flow labels."""
         return ":" in self.address
+
+    @property
+    def labelled(self) -> bool:
+        """IPv6 has flow labels, and IPv4 tunnels where there are some; without, one path an uplink, under label 0."""
+        return self.hashed or bool(self.tunnels)
 
     def probed_from(self, address: str) -> bool:
         """Whether probes and words can go there from a host's address: not from one family to the other."""
-        return self.labelled == (":" in address)
+        return self.hashed == (":" in address)
+
+    def labels_over(self, uplink: str) -> tuple[int, ...]:
+        """The labels that may lead over an uplink."""
+        return self.pool if self.hashed else tuple(label for label in self.pool if self.tunnels[label] == uplink)
 
     @property
     def useless(self) -> str:
@@ -192,8 +208,9 @@ class PathTable:
         """The peer, made when it is new."""
         peer = self.peers.get(address)
         if peer is None:
-            pool = pool_of(self.settings.address, address, self.settings.limits.trace_pool)
-            peer = self.peers[address] = Peer(address, pool=pool)
+            peer = self.peers[address] = Peer(address)
+            if peer.hashed:
+                peer.pool = pool_of(self.settings.address, address, self.settings.limits.trace_pool)
         return peer
 
     def find(self, address: str, uplink: str, label: int) -> Path | None:
@@ -222,13 +239,10 @@ class PathTable:
         A label counts for the uplink that the hash picks for it when all uplinks are members. What is in use stays in
         use while it can: a label that carries flows is not given up for an equal one."""
         members = set(uplinks)
-        if not peer.labelled:
-            for member in sorted(members):
-                if (member, 0) not in peer.paths:
-                    self.set_hops(peer, member, 0, (None,))
-            chosen = tuple((member, 0) for member in sorted(members))
-            changed, peer.in_use = chosen != peer.in_use, chosen
-            return changed
+        plain = () if peer.hashed else tuple((member, 0) for member in sorted(members))
+        for member, _ in plain:
+            if (member, 0) not in peer.paths:
+                self.set_hops(peer, member, 0, (None,))
         classes: dict[tuple[str, Hops], list[Key]] = {}
         for label in peer.pool:
             uplink = peer.uplink_of.get(label)
@@ -239,7 +253,7 @@ class PathTable:
             keys.sort(key=lambda key: (key not in peer.in_use, key[1] not in peer.labels))
             if uplink in peer.blunt:  # more labels would be no alternatives
                 del keys[1:]
-        chosen = spread(list(classes.values()), self.settings.limits.labels_per_peer)
+        chosen = plain + spread(list(classes.values()), self.settings.limits.labels_per_peer)
         if chosen == peer.in_use:
             return False
         peer.in_use = chosen

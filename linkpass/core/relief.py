@@ -107,7 +107,7 @@ def _ease(world: World, one: Overload, now_s: float) -> None:
         first = not any(address == peer.address for address, _, _ in one.eased)
         wanted = known or (over[: (len(over) + 1) // 2] if first else over)
         away = sum(world.congestion.eased(path) is not None for path in peer.used())
-        allowed = int(world.settings.limits.max_moved_ratio * len(peer.in_use)) - away
+        allowed = int(world.settings.limits.max_moved_ratio * sum(bool(label) for _, label in peer.in_use)) - away
         wanted = wanted[: max(0, allowed)]
         while wanted and not _fits(world, carrying, free, wanted):
             wanted.pop()

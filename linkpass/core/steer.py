@@ -12,6 +12,10 @@ from linkpass.core.world import GROUP, Tray, World
 MOVES_KEPT = 1000
 """Stories whose moves are remembered, so that each counts once."""
 
+LEAVE_TUNNELS_S = 5.0
+"""After a peer has been silent for this long its flows leave the tunnels: well before anybody could have removed its
+end for want of a daemon."""
+
 Name = TypeVar("Name", int, str)
 Judgement = tuple[Grade, str, str]
 """(grade, reason, cause)"""
@@ -71,9 +75,9 @@ def _grade_probes(world: World, peer: Peer, path: Path) -> Judgement:
     if not element.usable:
         grade = grade_element_state(element.state, soft=path.failed_as == "lossy")
         judgement = (grade, f"path {path.route()}: {element.why}", element.cause)
-    elif element.state == "unknown" or (path.evidence == "unknown" and peer.labelled and path.label not in peer.labels):
+    elif element.state == "unknown" or (path.evidence == "unknown" and path.label and path.label not in peer.labels):
         judgement = ("unproven", "no probe has answered yet", "")
-    if not peer.labelled:
+    if not path.label:
         return judgement
     goes = peer.effective.get(path.label)
     group = world.wishes.get(GROUP)
@@ -95,20 +99,24 @@ def grade_path(world: World, peer: Peer, path: Path, now_s: float) -> Judgement:
 
 def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     """Rung 1 for one peer: 16 labels, or none while nothing is proved."""
-    if not peer.labelled:
-        return
-    if peer.disarmed or peer.useless or not peer.in_use or 1 not in world.settings.rungs:
+    in_use = [path for path in peer.used() if path.label]
+    if peer.disarmed or peer.useless or not in_use or 1 not in world.settings.rungs:
         peer.spread_at_s = None
         peer.away.clear()
         if peer.labels:
-            why = peer.disarmed or peer.useless or "no traced labels"
+            why = peer.disarmed or peer.useless or peer.why_no_tunnels or "no traced labels"
             _wish_labels(world, tray, peer, (), why, world.new_cause(), "spread")
         return
     options: list[Option] = []
     causes: dict[int, str] = {}
-    for path in peer.used():
+    for path in in_use:
         grade, why, causes[path.label] = grade_path(world, peer, path, now_s)
         options.append(Option(path.label, grade, why, path.loss_ratio, path.label in peer.labels))
+    if not peer.hashed and (why := _better_outside(world, peer, options, now_s)):
+        if peer.labels:
+            kind, cause = _story(world, sorted(set(peer.labels)), [], causes, peer.away)
+            _wish_labels(world, tray, peer, (), why, cause, kind)
+        return
     if not peer.labels and not _ready(world, peer, options, now_s):
         return
     chosen, why = select(options, world.settings.limits.max_moved_ratio)
@@ -123,6 +131,19 @@ def decide_labels(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     if kind == "spread" and out:  # the kernel sends them elsewhere now: part of the story of the group
         cause = causes[int(out[0].name)] or cause
     _wish_labels(world, tray, peer, wanted, why, cause, kind)
+
+
+def _better_outside(world: World, peer: Peer, options: list[Option], now_s: float) -> str:
+    """Why a peer's flows are to leave the tunnels; empty: they need not. Outside is always a way: the best of bad
+    tunnels is no better, and a peer that is silent may have lost its end, which takes a tunnel's probes to know."""
+    if peer.silent_since_s is not None:
+        leave_at_s = peer.silent_since_s + LEAVE_TUNNELS_S
+        if now_s >= leave_at_s:
+            return f"{peer.title()} is silent: whether its end of the tunnels is there is not known"
+        world.decide_soon(leave_at_s)
+    if peer.labels and not any(option.grade in ("good", "soft") for option in options):
+        return "no tunnel gets through"
+    return ""
 
 
 def _ready(world: World, peer: Peer, options: list[Option], now_s: float) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 from linkpass.core.commands import CompareFlows, ProbeTarget, ResolveUplinks, SetProbes, TraceLabels
-from linkpass.core.events import FlowCompared, ResolveFailed, UplinksResolved
+from linkpass.core.events import FlowCompared, PeerTunnels, ResolveFailed, UplinksResolved
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
@@ -36,10 +37,12 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
     usable, refreshing = world.usable_uplinks(), False
     compared = world.settings.probing.protocol == "tcp"  # of UDP's flows the kernel's socket table does not tell
     for peer in attended(world, now_s):
-        if not peer.labelled:
+        if not peer.hashed:
             world.table.choose(peer, world.uplinks)
-            continue
-        for uplink in usable:
+        for uplink in usable if peer.labelled else ():
+            labels = peer.labels_over(uplink)
+            if not labels:
+                continue
             known = uplink in peer.traced_at_s
             if known and (refreshing or not _stale(world, peer, uplink, now_s)):
                 continue
@@ -49,10 +52,12 @@ def survey(world: World, tray: Tray, now_s: float) -> None:
                 peer.changed.discard(uplink)
                 tray.put(
                     TraceLabels(
-                        cmd_id=tray.take_id(), cause="", peer=peer.address, uplink=uplink, labels=peer.pool,
+                        cmd_id=tray.take_id(), cause="", peer=peer.address, uplink=uplink, labels=labels,
                         urgent=urgent,
                     )
                 )  # fmt: skip
+        if not peer.hashed:
+            continue
         unknown = peer.resolve_due or not frozenset(usable) <= peer.members
         if usable and unknown and _may_ask(peer, "resolve", now_s):
             tray.put(ResolveUplinks(cmd_id=tray.take_id(), cause="", peer=peer.address, labels=peer.pool))
@@ -91,7 +96,7 @@ def members_changed(world: World, tray: Tray) -> None:
     """Other uplinks take part now: the kernel's hash picks anew among them, and what it picked before is void."""
     members = world.group_members
     for peer in world.table.peers.values():
-        if not peer.labelled:
+        if not peer.hashed:
             continue
         peer.answers_from = tray.next_id
         if members is not None and len(members) == 1:
@@ -105,15 +110,41 @@ def uplink_gone(world: World, uplink: str) -> None:
     """A device that has disappeared is no part of what all uplinks together would do."""
     for peer in world.table.peers.values():
         peer.members -= {uplink}
-        if peer.labelled:
+        if peer.hashed:
             world.table.choose(peer, peer.members)
 
 
-def trace_anew(world: World, uplink: str) -> None:
-    """An uplink is back: its paths may be others than before."""
-    for peer in world.table.peers.values():
+def trace_anew(world: World, uplink: str, *peers: Peer) -> None:
+    """An uplink is back: its paths (to some peers, or to all) may be others than before."""
+    for peer in peers or world.table.peers.values():
         peer.traced_at_s.pop(uplink, None)
         peer.asked.pop(f"trace {uplink}", None)
+
+
+def members_of(world: World, peer: Peer) -> Iterable[str]:
+    """The uplinks over which a peer's paths are chosen."""
+    return (peer.members or world.usable_uplinks()) if peer.hashed else world.uplinks
+
+
+def on_tunnels(world: World, tray: Tray, event: PeerTunnels, now_s: float) -> None:
+    """Tunnels to a peer have come or gone. They are traced before anything goes in; those that have gone carry nothing
+    from this moment on."""
+    peer = world.table.peer(event.peer)
+    peer.why_no_tunnels = event.why
+    if peer.hashed or peer.tunnels == event.uplink_of:
+        return
+    moved = {label for label, uplink in peer.tunnels.items() if event.uplink_of.get(label) != uplink}
+    peer.tunnels, peer.pool = dict(event.uplink_of), tuple(sorted(event.uplink_of))
+    peer.uplink_of = peer.effective = dict(event.uplink_of)
+    peer.in_use = tuple(key for key in peer.in_use if key[1] not in moved)
+    for key in [key for key in peer.paths if key[1] in moved]:
+        del peer.paths[key]
+    for uplink in list(peer.traced_at_s):
+        trace_anew(world, uplink, peer)
+    world.table.choose(peer, world.uplinks)
+    what = f"{len(peer.pool) or 'no'} tunnel(s) lead to {peer.title()}"
+    tray.record(world.new_cause(), what, event.why or "both ends are up", rung=1, element=peer.title())
+    world.decide_soon(now_s)
 
 
 def on_resolved(world: World, event: UplinksResolved, now_s: float) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from linkpass.core.events import LabelsTraced, TraceFailed, TraceNote, TraceNoteKind
 from linkpass.core.paths import Hops, Path, Peer
-from linkpass.core.survey import MANY
+from linkpass.core.survey import MANY, members_of
 from linkpass.core.world import Noted, Tray, World
 
 GONE_AFTER: Final = 2
@@ -58,7 +58,7 @@ def on_traced(world: World, tray: Tray, event: LabelsTraced, now_s: float) -> No
     sprayed = next((note.why for note in event.notes if note.kind == "sprayed"), "")
     peer.sprayed[uplink] = f"{uplink}: {sprayed}" if sprayed else ""
     for other in {peer.address: peer, **_judge_ways(world, uplink)}.values():
-        if world.table.choose(other, other.members or world.usable_uplinks()):
+        if world.table.choose(other, members_of(world, other)):
             world.decide_soon(now_s)
     notes = list(event.notes)
     if uplink in peer.blunt and not sprayed:
@@ -101,7 +101,7 @@ def _judge_ways(world: World, uplink: str) -> dict[str, Peer]:
 
 def _one_way(peer: Peer, uplink: str, between: dict[tuple[str | None, str | None, int], set[Hops]]) -> str:
     ways = peer.ways[uplink]
-    if len(ways) != 1 or len(peer.pool) < MANY:
+    if len(ways) != 1 or len(peer.labels_over(uplink)) < MANY:
         return ""
     (way,) = ways
     if not way or None in way:

@@ -6,6 +6,7 @@ import msgspec
 
 from linkpass.core import congestion
 from linkpass.core.diagnosis.verdict import Verdict as Finding
+from linkpass.core.paths import Path, Peer
 from linkpass.core.steer import grade_path
 from linkpass.core.tracing import notes_on
 from linkpass.core.world import GROUP, World, names_of
@@ -181,7 +182,9 @@ def view_of(world: World, now_s: float) -> View:
                     grade,
                     path.loss_ratio,
                     path.rtt_s,
-                    path.label in peer.labels if armed and peer.labels else path.uplink in carrying,
+                    path.label in peer.labels
+                    if armed and peer.labels
+                    else path.uplink in carrying and _plain(peer, path),
                     notes_on(world, peer.address, path.uplink),
                 )
             )
@@ -252,6 +255,11 @@ def view_of(world: World, now_s: float) -> View:
     )
 
 
+def _plain(peer: Peer, path: Path) -> bool:
+    """It carries flows that are in no tunnel."""
+    return peer.hashed or not path.label
+
+
 def _stragglers(world: World, now_s: float) -> tuple[StragglerView, ...]:
     return tuple(
         StragglerView(
@@ -267,18 +275,20 @@ def rung1_of(world: World, address: str) -> tuple[bool, str]:
     peer = world.table.peer(address)
     wish = world.wishes.get(f"labels {address}")
     if not peer.labelled:
-        return False, "IPv4 has no flow label"
+        return False, peer.why_no_tunnels or "IPv4 has no flow label, and no tunnels lead there"
     if 1 not in world.settings.rungs:
         return False, "rung 1 is off in the configuration"
     if peer.disarmed:
         return False, peer.disarmed
-    if not peer.in_use:
+    if not any(path.label for path in peer.used()):
         return False, "no traced path yet"
     if wish is not None and wish.stood_down:
         return False, wish.stood_down
-    over = sorted({uplink for uplink, _ in peer.in_use})
+    used = [path for path in peer.used() if path.label]
+    over = sorted({path.uplink for path in used})
     if peer.useless:
         return False, peer.useless
     if all(uplink in peer.blunt for uplink in over):
         return True, f"labels choose the uplink alone: {'; '.join(peer.blunt[uplink] for uplink in over)}"
-    return True, f"{len(peer.in_use)} labels over {len({path.hops for path in peer.used()})} path(s)"
+    what = "labels" if peer.hashed else "tunnels"
+    return True, f"{len(used)} {what} over {len({path.hops for path in used})} path(s)"

@@ -1,8 +1,9 @@
 """nfnetlink batches that change the elements of one nftables map in a single transaction.
 
 Layouts: include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h. A batch is applied as a whole or not at all, and
-packets see either the old elements or the new ones. Keys are what nft's `typeof ip6 daddr . numgen inc mod N`
-makes: the address and a bucket in host order; data is the low 16 bits of a flow label in network order.
+packets see either the old elements or the new ones. Keys are what nft's `typeof ip6 daddr . numgen inc mod N` (or
+`ip daddr`) makes: the address and a bucket in host order. Data is, of family ip6, the low 16 bits of a flow label in
+network order; of family ip, a packet mark in host order, the label in its low half and ours in its high one.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ _REMOVALS: Final[dict[int, Literal["table", "chain", "rule", "map", "element"]]]
     DELETE_SET_ELEMENT: "element",
 }
 GROUP_NFTABLES: Final = 7
+FAMILY_IPV4: Final = 2
 FAMILY_IPV6: Final = 10
+MARK: Final = 0x4C500000
+"""High half of the packet marks that are ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A map element: flows to `peer` in `bucket` get `label` (16 bits)."""
+    """A map element: flows to `peer` in `bucket` get `label` (16 bits): of IPv4, as a mark."""
 
     peer: str
     bucket: int
@@ -45,7 +49,11 @@ class Entry:
 
     @property
     def key(self) -> bytes:
-        return ipaddress.IPv6Address(self.peer).packed + struct.pack("=I", self.bucket)
+        return ipaddress.ip_address(self.peer).packed + struct.pack("=I", self.bucket)
+
+    @property
+    def data(self) -> bytes:
+        return struct.pack("!H", self.label) if ":" in self.peer else struct.pack("=I", MARK | self.label)
 
 
 def _head(family: int, resource: int) -> bytes:
@@ -66,7 +74,7 @@ def _key(entry: Entry) -> bytes:
 
 
 def _whole(entry: Entry, timeout_ms: int) -> bytes:
-    data = nla(2 | NESTED, nla(1, struct.pack("!H", entry.label)))
+    data = nla(2 | NESTED, nla(1, entry.data))
     return _key(entry) + data + (nla(4, struct.pack("!Q", timeout_ms)) if timeout_ms else b"")
 
 
@@ -88,6 +96,7 @@ def replace_elements(
     timeout_ms: int,
     seq: int,
     flush: bool = False,
+    family: int = FAMILY_IPV6,
 ) -> Batch:
     """Remove some elements (all, with `flush`) and add others in one transaction. Sequence numbers run from `seq`, that
     of the transaction's beginning, to `last`, that of its end."""
@@ -100,15 +109,15 @@ def replace_elements(
     for some in _slices(add):
         whole = [_whole(entry, timeout_ms) for entry in some]
         bodies.append((NEW_SET_ELEMENT, F_REQUEST | F_ACK | F_CREATE, _elements(table, name, whole)))
-    return batch(bodies, seq)
+    return batch(bodies, seq, family)
 
 
-def batch(bodies: Sequence[tuple[int, int, bytes]], seq: int) -> Batch:
+def batch(bodies: Sequence[tuple[int, int, bytes]], seq: int, family: int = FAMILY_IPV6) -> Batch:
     """(kind, flags, body) of each message, framed by begin and end."""
     data = message(BATCH_BEGIN, F_REQUEST, seq, _head(0, 10))
     waits_for = []
     for step, (kind, flags, body) in enumerate(bodies, start=1):
-        data += message(kind, flags, seq + step, _head(FAMILY_IPV6, 0) + body)
+        data += message(kind, flags, seq + step, _head(family, 0) + body)
         waits_for.append(seq + step)
     data += message(BATCH_END, F_REQUEST, seq + len(bodies) + 1, _head(0, 10))
     return Batch(data, frozenset(waits_for), seq + len(bodies) + 1)
@@ -118,14 +127,14 @@ def _slices(entries: Sequence[Entry]) -> Iterable[Sequence[Entry]]:
     return (entries[at : at + ELEMENTS_AT_ONCE] for at in range(0, len(entries), ELEMENTS_AT_ONCE))
 
 
-def delete_table(table: str, seq: int) -> Batch:
-    """Remove a whole table of family ip6."""
-    return batch([(DELETE_TABLE, F_REQUEST | F_ACK, _name(1, table))], seq)
+def delete_table(table: str, seq: int, family: int = FAMILY_IPV6) -> Batch:
+    """Remove a whole table."""
+    return batch([(DELETE_TABLE, F_REQUEST | F_ACK, _name(1, table))], seq, family)
 
 
 # what the kernel tells
 class Removal(NamedTuple):
-    """Something of a table of family ip6 is gone. `peer`: the address in an element's key."""
+    """Something of a table is gone. `peer`: the address in an element's key."""
 
     what: Literal["table", "chain", "rule", "map", "element"]
     table: str
@@ -139,10 +148,10 @@ class Author(NamedTuple):
     name: str
 
 
-def parse_removal(told: Message) -> Removal | None:
-    """None: nothing was removed, or not from a table of family ip6."""
+def parse_removal(told: Message, family: int = FAMILY_IPV6) -> Removal | None:
+    """None: nothing was removed, or not from a table of that family."""
     what = _REMOVALS.get(told.kind)
-    if what is None or len(told.body) < 4 or told.body[0] != FAMILY_IPV6:
+    if what is None or len(told.body) < 4 or told.body[0] != family:
         return None
     found = dict(attributes(told.body, 4))
     table = found.get(1, b"").rstrip(b"\0").decode(errors="replace")
@@ -151,7 +160,8 @@ def parse_removal(told: Message) -> Removal | None:
     key = found.get(3, b"")
     for _ in range(3):  # the list's element, its key, the key's value
         key = next((data for kind, data in attributes(key) if kind == 1), b"")
-    return Removal(what, table, str(ipaddress.IPv6Address(key[:16])) if len(key) >= 16 else "")
+    size = 16 if family == FAMILY_IPV6 else 4
+    return Removal(what, table, str(ipaddress.ip_address(key[:size])) if len(key) >= size else "")
 
 
 def parse_author(told: Message) -> Author | None:

@@ -30,6 +30,8 @@ Layout, all numbers big-endian:
                      type 3, place: flags (1): 1 tell me yours; address (16), queue pair number (4), key (4): where
                              datagrams of RoCE are answered; number 0: nowhere
                      type 4, claims; type 5, arrivals: the pace of the job (`linkpass.wire.pace`)
+                     type 6, end: UDP port (2), network identifier (4): where the sender takes packets out of
+                             entropy tunnels; port 0: nowhere
          .         zero bytes up to the configured size
        -16     16  HMAC-SHA256 over source address, destination address and all bytes before, cut to 16 bytes
 
@@ -49,6 +51,8 @@ from typing import Final
 
 import msgspec
 
+from linkpass.wire.vxlan import End
+
 VERSION: Final = 1
 TRACE_VERSION: Final = 0x7F
 MAC_BYTES: Final = 16
@@ -67,6 +71,9 @@ _ACK_TLV: Final = 2
 _PLACE_TLV: Final = 3
 _PLACE: Final = struct.Struct("!B16sII")
 MAX_PLACES: Final = 16
+_END_TLV: Final = 6
+_END: Final = struct.Struct("!HI")
+NO_END: Final = End(0, 0)
 HEADER_BYTES: Final = _HEADER.size
 
 
@@ -164,6 +171,7 @@ class Report:
         size_bytes: int = 0,
         places: Sequence[RocePlace] = (),
         values: Sequence[tuple[int, bytes]] = (),
+        end: End | None = None,
     ) -> None:
         """`boot` is the receiver's. `heard`: entries, or what `raw_entry` made of them. `size_bytes`: least size of the
         payload. `values`: (type, value of at most 255 bytes) of other types. ValueError when above MAX_BYTES."""
@@ -172,6 +180,8 @@ class Report:
         parts += [struct.pack("!BBI", _ACK_TLV, 4, number) for number in acks]
         for place in places:
             parts.append(bytes((_PLACE_TLV, _PLACE.size)) + _PLACE.pack(place.asks, place.gid, place.qpn, place.qkey))
+        if end is not None:
+            values = [*values, (_END_TLV, _END.pack(end.port, end.vni))]
         parts += [bytes((kind, len(value))) + value for kind, value in values]
         body = b"".join(parts)
         spare = size_bytes - HEADER_BYTES - len(body) - MAC_BYTES
@@ -267,6 +277,14 @@ class Probe(msgspec.Struct, gc=False):
                 flags, gid, qpn, qkey = _PLACE.unpack(value)
                 found.append(RocePlace(gid, qpn, qkey, bool(flags & 1)))
         return found
+
+    def end(self) -> End | None:
+        """Where the sender takes packets out of tunnels; NO_END: nowhere; None: it does not say."""
+        for _, value in self.values(_END_TLV):
+            if len(value) == _END.size:
+                port, vni = _END.unpack(value)
+                return End(port, vni) if port else NO_END
+        return None
 
     def values(self, *types: int) -> list[tuple[int, bytes]]:
         """(type, value) of those types; none when malformed."""

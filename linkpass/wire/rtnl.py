@@ -56,7 +56,7 @@ _RTA_PREFSRC, _RTA_METRICS, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA
 _RTA_EXPIRES, _RTA_IP_PROTO, _RTA_NH_ID = 23, 27, 30
 _RTA_FLOWLABEL: Final = 31
 """Linux 6.14: the flow label of an IPv6 lookup, big-endian."""
-_RTAX_LOCK, _RTAX_RTO_MIN = 1, 13
+_RTAX_LOCK, _RTAX_MTU, _RTAX_RTO_MIN = 1, 2, 13
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
 
 _HEADER: Final = struct.Struct("=IHHII")
@@ -69,7 +69,10 @@ _RTNEXTHOP: Final = struct.Struct("=HBBi")
 _MEMBER: Final = struct.Struct("=IBBH")
 _U32: Final = struct.Struct("=I")
 
-_DUMP_HEADER: Final = {RTM_GETLINK: 16, RTM_GETADDR: 8, RTM_GETROUTE: 12, RTM_GETNEIGH: 12, RTM_GETNEXTHOP: 8}
+RTM_GETRULE: Final = 34
+_DUMP_HEADER: Final = {
+    RTM_GETLINK: 16, RTM_GETADDR: 8, RTM_GETROUTE: 12, RTM_GETNEIGH: 12, RTM_GETNEXTHOP: 8, RTM_GETRULE: 12,
+}  # fmt: skip
 
 
 class Message(NamedTuple):
@@ -154,6 +157,8 @@ class Route:
     hops: tuple[Hop, ...] = ()
     expires_s: float | None = None
     rto_min_ms: int | None = None
+    mtu: int = 0
+    """Largest packet that it lets through; 0: what its device does."""
 
 
 # framing
@@ -296,6 +301,7 @@ def parse_route(body: bytes) -> Route:
         hops=_hops(found),
         expires_s=expires / 100 if expires else None,
         rto_min_ms=_number(metrics[_RTAX_RTO_MIN]) if _RTAX_RTO_MIN in metrics else None,
+        mtu=_number(metrics.get(_RTAX_MTU)),
     )
 
 
@@ -349,6 +355,7 @@ def route(
     source: str = "",
     expires_s: int | None = None,
     rto_min_ms: int | None = None,
+    mtu: int = 0,
 ) -> bytes:
     """RTM_NEWROUTE, or without a next hop RTM_DELROUTE (which matches destination, table, protocol and metric).
 
@@ -365,8 +372,10 @@ def route(
         body += nla(_RTA_PREFSRC, _packed(source))
     if expires_s is not None and family_of(address) == AF_INET6:
         body += _u32(_RTA_EXPIRES, expires_s)
+    metrics = _u32(_RTAX_MTU, mtu) if mtu else b""
     if rto_min_ms is not None:
-        metrics = _u32(_RTAX_RTO_MIN, rto_min_ms) + _u32(_RTAX_LOCK, 1 << _RTAX_RTO_MIN)
+        metrics += _u32(_RTAX_RTO_MIN, rto_min_ms) + _u32(_RTAX_LOCK, 1 << _RTAX_RTO_MIN)
+    if metrics:
         body += nla(_RTA_METRICS | NESTED, metrics)
     return body
 

@@ -24,6 +24,7 @@ LINKS = ("leaf1>spine1", "leaf1-spine1", "host1-leaf1", "leaf3>host3", "eth1", "
 peers = st.sampled_from((*PEERS, OWN))
 uplinks = st.sampled_from(UPLINKS)
 labels = st.sampled_from([label for peer in PEERS for label in pool_of(OWN, peer, 6)] + [0])
+"""Tunnels have such numbers, too."""
 numbers = st.integers(0, 200)
 words = st.sampled_from(["", "why", "another why"])
 hops = st.lists(st.sampled_from(NODES), max_size=4).map(tuple)
@@ -72,6 +73,9 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ev.UplinksResolved, cmd_id=numbers, peer=peers, uplink_of=st.dictionaries(labels, uplinks, max_size=12)),
     st.builds(ev.ResolveFailed, cmd_id=numbers, peer=peers, why=words),
     st.builds(ev.FlowCompared, cmd_id=numbers, peer=peers, label=labels, flow=words, agrees=st.none() | st.booleans()),
+    st.builds(
+        ev.PeerTunnels, peer=peers, uplink_of=st.dictionaries(labels.filter(bool), uplinks, max_size=8), why=words
+    ),
     st.builds(
         ev.PathEvidence,
         peer=peers,

@@ -12,7 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kernel_lab import BOTH, GATEWAY4, GATEWAY6, KERNEL_METRIC, OWN_PROTOCOL, PEER6, PREFIX4, PREFIX6, KernelLab, ip
+from kernel_lab import (
+    BOTH,
+    GATEWAY4,
+    GATEWAY6,
+    HOST4,
+    HOST6,
+    KERNEL_METRIC,
+    OWN_PROTOCOL,
+    PEER6,
+    PREFIX4,
+    PREFIX6,
+    KernelLab,
+    ip,
+)
 
 from linkpass.edges.kernel.routes import ALL, RouteEdge, Way
 from linkpass.edges.kernel.sock import KernelRefusedError, NotPermittedError
@@ -253,3 +266,24 @@ def test_it_tells_over_which_uplinks_a_group_leads(lab: KernelLab, edge: RouteEd
     assert told[2:] == [(ALL, BOTH)]
     edge.set_group(ALL, ("eth2",))
     assert told[3:] == [(ALL, ("eth2",))]
+
+
+@pytest.mark.parametrize(("family", "prefix"), [("-4", PREFIX4), ("-6", PREFIX6)])
+def test_a_limit_on_packets_is_kept(edge: RouteEdge, lab: KernelLab, family: str, prefix: str) -> None:
+    """A route of ours that lies over one with an `mtu` must not make packets larger."""
+
+    def limit(mtu: int) -> None:
+        lab.restore_routes()
+        hops = [word for name in BOTH for word in ("nexthop", "via", (GATEWAY4 if family == "-4" else GATEWAY6)[name])]
+        source = HOST4 if family == "-4" else HOST6
+        ip(family, "route", "replace", prefix, "src", source, "metric", str(KERNEL_METRIC), "mtu", str(mtu), *hops)
+
+    limit(1400)
+    edge.set_group(ALL, BOTH)
+    assert "mtu 1400" in ip(family, "route", "show", "proto", str(OWN_PROTOCOL))
+    limit(1300)
+    edge.refresh()
+    shown = ip(family, "route", "show", "proto", str(OWN_PROTOCOL))
+    assert "mtu 1300" in shown and "mtu 1400" not in shown
+    assert edge.packet_bytes({lab.index(name): 1500 for name in BOTH}) == (1300 if family == "-4" else 1500)
+    edge.withdraw_all()

@@ -52,13 +52,14 @@ async def test_a_trace_finds_both_paths_of_the_diamond_and_the_short_way(fabric:
         assert edge.answered <= edge.sent
 
 
-async def test_ipv4_has_one_path_for_all_labels(fabric: lab.Fabric) -> None:
+async def test_ipv4_has_one_path_an_uplink_and_labels_only_in_tunnels(fabric: lab.Fabric) -> None:
     async with tracing(fabric, lab.HOSTS4["h1"]) as (edge, told):
+        await edge.trace(order(peer=lab.HOSTS4["h2"], labels=(0,)))
         await edge.trace(order(peer=lab.HOSTS4["h2"]))
-        (traced,) = told
-        assert isinstance(traced, ev.LabelsTraced)
-        assert len(set(traced.hops.values())) == 1
-        assert traced.hops[1] in {("l1", "s1", "l2"), ("l1", "s2", "l2")}
+        traced, refused = told
+        assert isinstance(traced, ev.LabelsTraced) and traced.hops.keys() == {0}
+        assert traced.hops[0] in {("l1", "s1", "l2"), ("l1", "s2", "l2")}
+        assert isinstance(refused, ev.TraceFailed) and refused.why == "it has no end of the tunnels any more"
 
 
 async def test_a_mute_hop_is_none_and_so_is_what_lies_behind_a_broken_one(fabric: lab.Fabric) -> None:

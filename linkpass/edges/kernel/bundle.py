@@ -76,6 +76,8 @@ class Bundle:
     expires_s: int
     rto_min_ms: int | None
     numbers: Ids
+    mtu: int = 0
+    """Of the routes below: nobody's packets may grow because ours lie over them."""
     reasons: set[str] = field(default_factory=set)
     """The destinations that routes should be laid to. None is laid while no chosen uplink leads there."""
     ident: int = 0
@@ -206,6 +208,7 @@ class Bundle:
             table=self.table,
             expires_s=self.expires_s,
             rto_min_ms=self.rto_min_ms,
+            mtu=self.mtu,
         )
 
 

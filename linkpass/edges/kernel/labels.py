@@ -32,10 +32,12 @@ SEND_BYTES = 8 << 20
 
 
 class LabelEdge:
-    """Owns the table `ip6 linkpass`. Refusals of the kernel raise KernelRefusedError.
+    """Owns the table `linkpass` of a family. Refusals of the kernel raise KernelRefusedError.
 
     `protocols` are those that the probes have: a fabric may send any other elsewhere, and then a label proves nothing.
     With `emit` others' removals are told (SteeringLost, `labels PEER`); the next `set_labels` makes the table anew."""
+
+    NAME, FAMILY = "ip6", nfnl.FAMILY_IPV6
 
     def __init__(
         self,
@@ -74,7 +76,9 @@ class LabelEdge:
             raise
         self._socket = _request_socket()
         if self._emit is not None:
-            self._watch = TableWatch(self._table, self._socket.getsockname()[0], self._on_lost, self._on_unsure)
+            self._watch = TableWatch(
+                self._table, self._socket.getsockname()[0], self._on_lost, self._on_unsure, self.FAMILY
+            )
             self._watch.open()
 
     def set_labels(self, peer: str, labels: tuple[int, ...]) -> None:
@@ -129,11 +133,11 @@ class LabelEdge:
         """Remove our table, whoever made it; what was removed, in words."""
         sock = self._socket or _request_socket()
         try:
-            error = self._send(sock, nfnl.delete_table(self._table, self._seq + 1))
+            error = self._send(sock, nfnl.delete_table(self._table, self._seq + 1, self.FAMILY))
         finally:
             if sock is not self._socket:
                 sock.close()
-        return [] if error else [f"nftables table ip6 {self._table}"]
+        return [] if error else [f"nftables table {self.NAME} {self._table}"]
 
     # others' hands
 
@@ -175,15 +179,16 @@ class LabelEdge:
             if not self._broken:
                 self._on_lost(None, "somebody (table)")
         if error:
-            raise refused(error, f"labels in table ip6 {self._table}")
+            raise refused(error, f"labels in table {self.NAME} {self._table}")
 
     def _change(self, remove: list[nfnl.Entry], add: list[nfnl.Entry], *, flush: bool = False) -> int:
         """One transaction; errno, 0 when it was taken."""
         if self._socket is None:
             raise RuntimeError("the label edge is not open")
         batch = nfnl.replace_elements(
-            self._table, MAP, remove, add, timeout_ms=self._timeout_ms, seq=self._seq + 1, flush=flush
-        )
+            self._table, MAP, remove, add, timeout_ms=self._timeout_ms, seq=self._seq + 1, flush=flush,
+            family=self.FAMILY,
+        )  # fmt: skip
         return self._send(self._socket, batch)
 
     def _send(self, sock: socket.socket, batch: nfnl.Batch) -> int:

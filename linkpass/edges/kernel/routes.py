@@ -52,6 +52,7 @@ class _Plan:
     family: int
     source: str
     exits: frozenset[Exit]
+    mtu: int = 0
     destinations: set[str] = field(default_factory=set)
 
 
@@ -232,6 +233,17 @@ class RouteEdge:
         _, bundle = max(found, key=lambda one: one[0])
         return tuple(sorted({one.name for one in bundle.exits}))
 
+    def packet_bytes(self, device_bytes: Mapping[int, int]) -> int:
+        """The largest IPv4 packet that others' routes to the prefixes let through; `device_bytes`: MTU by index."""
+        return max(
+            (
+                route.mtu or max((device_bytes.get(hop.index, 0) for hop in route.hops), default=0)
+                for route in self.covered()
+                if route.family == rtnl.AF_INET
+            ),
+            default=0,
+        )
+
     def _uplink_of(self, peer: str, source: str, labels: list[int]) -> dict[int, str]:
         names = {way.index: name for name, way in self._ways.items()}
         found = {}
@@ -319,7 +331,7 @@ class RouteEdge:
             raise KernelRefusedError(errno.ENETUNREACH, what)
 
     def _plans(self, group: str) -> list[_Plan]:
-        plans: dict[tuple[int, str, frozenset[Exit]], _Plan] = {}
+        plans: dict[tuple[int, str, frozenset[Exit], int], _Plan] = {}
         for over in self._below(group):
             exits = frozenset(self._exits(over))
             if not exits:
@@ -329,8 +341,8 @@ class RouteEdge:
             else:
                 destinations = [f"{group}/{128 if over.family == rtnl.AF_INET6 else 32}"]
             if destinations:
-                key = (over.family, over.source, exits)
-                plans.setdefault(key, _Plan(over.family, over.source, exits)).destinations.update(destinations)
+                key = (over.family, over.source, exits, over.mtu)
+                plans.setdefault(key, _Plan(*key)).destinations.update(destinations)
         return list(plans.values())
 
     def _below(self, group: str) -> list[rtnl.Route]:
@@ -363,7 +375,8 @@ class RouteEdge:
 
     def _claim(self, old: list[Bundle], taken: list[Bundle], plan: _Plan) -> Bundle:
         """The bundle that has most of a plan's destinations already, or a new one."""
-        able = [one for one in old if one not in taken and (one.family, one.source) == (plan.family, plan.source)]
+        alike = (plan.family, plan.source, plan.mtu)
+        able = [one for one in old if one not in taken and (one.family, one.source, one.mtu) == alike]
         best = max(able, key=lambda one: len(one.reasons & plan.destinations), default=None)
         if best is not None and best.reasons & plan.destinations:
             return best
@@ -377,6 +390,7 @@ class RouteEdge:
             expires_s=self._expires_s,
             rto_min_ms=self._rto_min_ms,
             numbers=self._numbers(),
+            mtu=plan.mtu,
         )
 
     def _remove_leavings(self, bundles: list[Bundle]) -> None:

@@ -26,8 +26,10 @@ Lost = Callable[[set[str] | None, str], None]
 class TableWatch:
     """`lost` is told what others remove; `unsure` when messages were dropped and anything may have happened."""
 
-    def __init__(self, table: str, own_port_id: int, lost: Lost, unsure: Callable[[], None]) -> None:
-        self._table = table
+    def __init__(
+        self, table: str, own_port_id: int, lost: Lost, unsure: Callable[[], None], family: int = nfnl.FAMILY_IPV6
+    ) -> None:
+        self._table, self._family = table, family
         self._own_port_id = own_port_id
         self._lost = lost
         self._unsure = unsure
@@ -92,7 +94,7 @@ class TableWatch:
         if (author := nfnl.parse_author(message)) is not None:
             self._tell(f"{author.name} (pid {author.pid})")
             return
-        removal = nfnl.parse_removal(message)
+        removal = nfnl.parse_removal(message, self._family)
         if removal is None or removal.table != self._table:
             return
         if removal.what == "element":

@@ -12,10 +12,11 @@ from linkpass.core.settings import CoreSettings
 from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.paths import SentPath
 from linkpass.edges.probes.peers import Peer
-from linkpass.edges.probes.ports import Port
+from linkpass.edges.probes.ports import Port, TunnelPort
 from linkpass.edges.probes.snapshot import ProbeStats
 from linkpass.wire.frame import TCP, UDP
 from linkpass.wire.probe import RocePlace
+from linkpass.wire.vxlan import End
 
 FAST_S: Final = 0.05
 """Up to this interval rings are read at ticks; with none so short, a packet wakes the loop."""
@@ -36,6 +37,12 @@ class Books:
         """Changes when a receive ring of ours overflowed: what we report then cannot be compared with before."""
         self.peers: dict[bytes, Peer] = {}
         self.ports: dict[str, Port] = {}
+        self.tunnels: dict[int, TunnelPort] = {}
+        """By source port, which is the label of the paths through it."""
+        self.end: End | None = None
+        """Where packets are taken out of tunnels here; None: nothing is said of it."""
+        self.on_end: Callable[[Peer, End | None], None] | None = None
+        """Hears where a peer takes packets out of tunnels; None: nowhere."""
         self.hot: dict[Peer, float] = {}
         """Peers with a suspect path: when their next extra probes are due."""
         self.lossy: set[Peer] = set()
@@ -62,6 +69,10 @@ class Books:
                 raise ValueError(f"peer {address}: not of the family of {self.settings.address}, this host's address")
             known = self.peers[packed] = Peer(str(ipaddress.ip_address(packed)), packed, self.own)
         return known
+
+    def in_tunnel(self, label: int) -> bool:
+        """Whether a path with this label leads through a tunnel: IPv4 has no other labels."""
+        return bool(label) and len(self.own) == 4
 
     def usable(self) -> set[str]:
         return {name for name, port in self.ports.items() if port.ready}

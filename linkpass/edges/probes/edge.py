@@ -19,7 +19,7 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from linkpass.core.commands import ProbeTarget, SendNotice, SetProbes
@@ -31,12 +31,13 @@ from linkpass.edges.probes.hearing import KINDS, Listener
 from linkpass.edges.probes.pace import PaceTalk
 from linkpass.edges.probes.paths import SentPath, Twin
 from linkpass.edges.probes.peers import Outgoing, Peer
-from linkpass.edges.probes.ports import Port
+from linkpass.edges.probes.ports import Port, TunnelPort
 from linkpass.edges.probes.sending import EXTRA, Sender
 from linkpass.edges.probes.snapshot import ProbeStats, Snapshot, snapshot_of
 from linkpass.faults import Faults
 from linkpass.wire import bpf, probe
 from linkpass.wire.frame import UDP
+from linkpass.wire.vxlan import End
 
 if TYPE_CHECKING:
     from linkpass.edges.probes.roce import RoceProbes
@@ -112,6 +113,8 @@ class ProbeEdge:
         self._late: deque[tuple[float, float]] = deque(maxlen=LATE_KEPT)
         """When ticks came late, and by how much."""
         self._notice_id = 0
+        self._left_tunnels: list[TunnelPort] = []
+        """Of devices that are gone: closing one waits (an RCU grace period), which has time until the end."""
         self.roce: RoceProbes | None = None
         self._faults = Faults()
         """Datagrams through RDMA devices, once `open_roce` was called."""
@@ -178,6 +181,10 @@ class ProbeEdge:
             self._timer = None
         for name in list(self._books.ports):
             self._close_port(name)
+        for out in (*self._books.tunnels.values(), *self._left_tunnels):
+            out.close()
+        self._books.tunnels.clear()
+        self._left_tunnels.clear()
         if self._holder is not None:
             self._holder.close()
             self._holder = None
@@ -221,6 +228,39 @@ class ProbeEdge:
                 for path in peer.paths.values():
                     if path.uplink == name:
                         path.count_anew()  # what was under way when the port went down proves nothing of the path
+
+    # tunnels
+    def on_end(self, tell: Callable[[str, End | None], None]) -> None:
+        """Let `tell` hear where peers take packets out of tunnels (None: nowhere), whenever that changes."""
+        self._books.on_end = lambda peer, end: tell(peer.address, end)
+
+    def set_end(self, end: End | None, device: str = "", ifindex: int = 0) -> None:
+        """Tell peers where packets are taken out of tunnels here, and listen on the device that they come out of; None:
+        nowhere (any more). OSError as of `set_uplink`."""
+        self._books.end = end or probe.NO_END
+        for peer in self._books.peers.values():
+            peer.end_said = 0
+        if end is not None:
+            self.set_uplink(device, ifindex, b"")
+
+    def set_tunnels(self, devices: Mapping[int, tuple[str, int]]) -> None:
+        """The tunnels that there are: source port -> (device, mark). Made in this thread's namespace. OSError when a
+        device is gone; the others' are made."""
+        books, failed = self._books, None
+        for port in list(books.tunnels):
+            self._left_tunnels.append(books.tunnels.pop(port))
+        for port, (device, mark) in devices.items():
+            try:
+                books.tunnels[port] = TunnelPort(device, mark)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def end_of(self, address: str) -> End | None:
+        """Where a peer takes packets out of tunnels; None: nowhere, as far as it has said."""
+        peer = self._books.peers.get(ipaddress.ip_address(address).packed)
+        return peer.end if peer is not None else None
 
     def _close_port(self, name: str) -> None:
         port = self._books.ports.pop(name)

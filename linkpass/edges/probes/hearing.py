@@ -27,6 +27,7 @@ from linkpass.edges.probes.ports import Received
 from linkpass.wire import probe
 from linkpass.wire.frame import payload_offset
 from linkpass.wire.pace import ARRIVALS, CLAIMS
+from linkpass.wire.vxlan import End
 
 SUSPECT_S: Final = 0.5
 LARGE_SUSPECT_S: Final = 0.02
@@ -136,6 +137,7 @@ class Listener:
             if not peer.boot:
                 self._emit(PeerKnown(peer=peer.address))
             peer.adopt(packet.boot, packet.epoch)
+            self._take_end(peer, probe.NO_END)  # until its new daemon says so
         heard = peer.heard.get(packet.path)
         if heard is None:
             heard = peer.heard[packet.path] = HeardPath()
@@ -163,7 +165,7 @@ class Listener:
             books.owed.add(peer)
         elif packet.path != probe.NO_PATH:
             books.owed.add(peer)
-        if not peer.paths:
+        if not peer.paths and books.ports[uplink].gateway_mac:
             peer.heard_by = (uplink, int.from_bytes(frame[15:18], "big") & 0xFFFFF if size == 16 else 0)
         elif peer.silent or peer.filtered_said:
             peer.filtered_said = False
@@ -178,6 +180,7 @@ class Listener:
                 self._settle(peer, packet, received_s, now_s)
             if packet.tlvs:
                 self._take_words(peer, packet)
+                self._take_end(peer, packet.end())
                 if (places := packet.places()) and books.on_roce is not None:
                     books.on_roce(peer, places)
                 if books.on_pace is not None and (said := packet.values(CLAIMS, ARRIVALS)):
@@ -263,6 +266,13 @@ class Listener:
                 why=verdict.why,
             )
         )
+
+    def _take_end(self, peer: Peer, end: End | None) -> None:
+        if end is None or (end if end.port else None) == peer.end:
+            return
+        peer.end = end if end.port else None
+        if self._books.on_end is not None:
+            self._books.on_end(peer, peer.end)
 
     def _take_words(self, peer: Peer, packet: probe.Probe) -> None:
         """Only from a packet that reports about this run of ours: no recording can speak with a peer's voice."""

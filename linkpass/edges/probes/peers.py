@@ -18,6 +18,7 @@ from linkpass.core.settings import Detection
 from linkpass.edges.probes.paths import HeardPath, SentPath, Twin
 from linkpass.wire import probe
 from linkpass.wire.frame import Template
+from linkpass.wire.vxlan import End
 
 CLOCK_S: Final = 15.0
 FORGET_S: Final = 30.0
@@ -81,6 +82,10 @@ class Peer:
         # the job's data, for filtered probes
         self.data_notes = 0
         self.filtered_said = False
+        self.end_said = 0
+        """How often it was told where tunnels end here, since it or that was last another."""
+        self.end: End | None = None
+        """Where it takes packets out of tunnels, as it last said; None: nowhere, or it has not said."""
         self.bad_macs = 0
         """Packets from its address that another key has signed."""
 
@@ -132,6 +137,7 @@ class Peer:
         if self.boot:
             self.retired.append(self.boot)
         self.boot, self.epoch = boot, epoch
+        self.end_said = 0
         self.heard.clear()
         self.clock = WindowedMin(CLOCK_S)
         self.report_heard = -1

@@ -96,6 +96,29 @@ class Ring:
         self.socket.close()
 
 
+class TunnelPort:
+    """Sends into one entropy tunnel: by its device and with its mark, so that a probe shares the fate of the data from
+    the device on: forwarding entry, outer route, the host's own filters, outer source port."""
+
+    def __init__(self, device: str, mark: int) -> None:
+        """OSError when the device is gone or the privilege is missing."""
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # protocol 0 receives nothing
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
+            self._socket.bind((device, 0))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, frame: bytes) -> None:
+        """OSError when it did not leave."""
+        self._socket.send(frame)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 class Port:
     """An uplink and its ring. The MACs are 6 bytes; `gateway_mac` is b"" while it is not known."""
 

@@ -8,9 +8,10 @@ from typing import Final
 from linkpass.edges.probes.books import FAST_S, Books
 from linkpass.edges.probes.paths import SentPath, Twin
 from linkpass.edges.probes.peers import Peer
-from linkpass.edges.probes.ports import Port
+from linkpass.edges.probes.ports import Port, TunnelPort
 from linkpass.wire import probe
 from linkpass.wire.frame import ETHERNET_BYTES, TCP, Headers, Template, payload_offset
+from linkpass.wire.vxlan import OVERHEAD_BYTES, mac_of
 
 ANSWER_GAP_S: Final = 0.001
 REPORT_GAP_S: Final = 0.010
@@ -20,6 +21,9 @@ EXTRA: Final = 4
 LAST_SEQUENCE: Final = 0xFFFFFFF0
 LOOSE_TEMPLATES: Final = 64
 MAX_ACKS: Final = 16
+END_FIRST: Final = 8
+END_EVERY: Final = 16
+"""The first reports to a peer and one in so many later ones say where packets are taken out of tunnels here."""
 
 Place = tuple[str, int]
 """Uplink and label."""
@@ -55,12 +59,16 @@ class Sender:
                 payload = probe.encode(
                     signer, to_peer, report, boot, path.index, sequence, sent_ns, flags | probe.LARGE
                 )
-                payload = payload.ljust(port.mtu - self._headers_bytes, b"\0")
+                room = port.mtu - (OVERHEAD_BYTES if books.in_tunnel(path.label) else 0)
+                payload = payload.ljust(room - self._headers_bytes, b"\0")
                 path.size_bytes = len(payload) + self._headers_bytes
             else:
                 payload = probe.encode(signer, to_peer, report, boot, path.index, sequence, sent_ns, flags)
+            out = self._out(port, path.label)
             try:
-                port.send(template.frame(payload, sequence))
+                if out is None:
+                    raise OSError
+                out.send(template.frame(payload, sequence))
             except OSError:
                 stats.unsent += 1
                 continue
@@ -187,8 +195,11 @@ class Sender:
             payload = probe.encode(
                 self._signer, peer.to_peer, report, books.boot, probe.NO_PATH, peer.loose_sequence, sent_ns, flags
             )
+            out = self._out(port, place[1])
             try:
-                port.send(template.frame(payload, peer.loose_sequence))
+                if out is None:
+                    raise OSError
+                out.send(template.frame(payload, peer.loose_sequence))
             except OSError:
                 books.stats.unsent += 1
             else:
@@ -212,14 +223,22 @@ class Sender:
         for number in acks:
             del peer.acks[number]
         heard = () if notices or roce or values else peer.report_entries(now_s)
+        says_end = bool(notices) or peer.end_said < END_FIRST or not peer.reports_sent % END_EVERY
+        peer.end_said += says_end
         return probe.Report(
             peer.reports_sent, peer.boot, self._books.epoch, heard, notices or (), acks, self._least_bytes, roce or (),
-            values,
+            values, self._books.end if says_end and not values else None,
         )  # fmt: skip
+
+    def _out(self, port: Port, label: int) -> Port | TunnelPort | None:
+        """Where a path's packets leave; None: its tunnel is not there."""
+        return self._books.tunnels.get(label) if self._books.in_tunnel(label) else port
 
     def _template(self, port: Port, peer: Peer, label: int) -> Template:
         probing, books = self._books.settings.probing, self._books
         ends = (port.mac, port.gateway_mac, books.own, peer.packed)
+        if books.in_tunnel(label):
+            ends, label = (mac_of(books.own), mac_of(peer.packed), books.own, peer.packed), 0
         return Template(Headers(*ends, books.protocol, probing.port, probing.port, label=label, dscp=probing.dscp))
 
     def _renew_boot(self) -> None:

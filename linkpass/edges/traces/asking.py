@@ -14,7 +14,7 @@ from linkpass.edges.traces import hearing
 from linkpass.edges.traces.pace import Pace
 from linkpass.edges.traces.sending import Question, Sender
 from linkpass.wire import icmp
-from linkpass.wire.frame import TCP, Template
+from linkpass.wire.frame import TCP, UDP, Template
 
 TRIES: Final = 3
 ANSWER_S: Final = 0.060
@@ -152,12 +152,21 @@ class Asker:
                 self._take(heard.error.quoted, Answer(heard.who, back_over, heard.crossed))
 
     def _take(self, quoted: icmp.Quoted, answer: Answer) -> None:
-        token = quoted.sequence if quoted.protocol == TCP else int.from_bytes(quoted.payload[4:8], "big")
-        asked = self._waiting.get(token)
-        if asked is None:
-            return
-        batch, question = asked
-        if quoted.src != self._own or quoted.dst != batch.dst or quoted.sport != question.sport:
-            return
-        self.answered += 1
-        batch.take(question, answer)
+        for token in self._tokens(quoted):
+            asked = self._waiting.get(token)
+            if asked is None:
+                continue
+            batch, question = asked
+            sport = question.label if self.sender.in_tunnel(question) else question.sport
+            if quoted.src == self._own and quoted.dst == batch.dst and quoted.sport == sport:
+                self.answered += 1
+                batch.take(question, answer)
+                return
+
+    def _tokens(self, quoted: icmp.Quoted) -> Iterator[int]:
+        """What a quoted packet may be the question of: a token, or the low half of one."""
+        yield quoted.sequence if quoted.protocol == TCP else int.from_bytes(quoted.payload[4:8], "big")
+        if quoted.protocol == UDP and len(quoted.src) == 4:
+            newest = (self._token & ~0xFFFF) | quoted.label
+            yield newest
+            yield newest - 0x10000

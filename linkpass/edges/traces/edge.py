@@ -1,9 +1,10 @@
 """Which nodes a label leads over: hop-limited copies of the probes, and who answers that their time was exceeded.
 
 A trace's packets have the protocol, addresses and ports of the probes and leave pinned to an uplink, so they take the
-path that a probe with that label takes. They carry hop limits short of the host: the number of hops is found first,
-with a few packets, as the farthest hop that answers. Copies of a real flow's header carry its ports; with ACK alone
-(no RST, SYN or FIN), a sequence number of ours and a wrong checksum they are dropped should one ever arrive.
+path that a probe with that label takes; those of a tunnel have its outer header, whose hop limit counts. They carry hop
+limits short of the host: the number of hops is found first, with a few packets, as the farthest hop that answers.
+Copies of a real flow's header carry its ports; with ACK alone (no RST, SYN or FIN), a sequence number of ours and a
+wrong checksum they are dropped should one ever arrive.
 
 The answer quotes the packet (RFC 4443, section 3.3; RFC 1812, section 4.3.2.3), and with it a number of ours that says
 which question it belongs to. One raw ICMP socket hears them all. Error queues of sockets (IP_RECVERR) take half of the
@@ -30,6 +31,7 @@ from linkpass.edges.traces.planned import Plan
 from linkpass.edges.traces.sending import Question, UnanswerableError
 from linkpass.edges.traces.tracer import Tracer
 from linkpass.wire.frame import TCP, UDP
+from linkpass.wire.vxlan import End
 
 MAX_FLOWS: Final = 4
 
@@ -104,6 +106,10 @@ class TraceEdge:
     @property
     def answered(self) -> int:
         return self._asker.answered
+
+    def ask_ends_of(self, end_of: Callable[[str], End | None]) -> None:
+        """Where hosts take packets out of tunnels (None: nowhere): traces of tunnels are addressed like their data."""
+        self._asker.sender.end_of = lambda dst: end_of(str(ipaddress.ip_address(dst)))
 
     # commands
     async def trace(self, command: TraceLabels) -> None:

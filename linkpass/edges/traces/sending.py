@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from linkpass.wire import bpf, probe
 from linkpass.wire.frame import ACK, ETHERNET_BYTES, RST, TCP, Headers, Template
+from linkpass.wire.vxlan import End, Tunnelled
 
 _IPV6_FLOWINFO_SEND: Final = 33
 _IPV6_FLOWLABEL_MGR: Final = 32
@@ -55,6 +57,8 @@ class Sender:
         self._names: dict[int, str] = {}
         self._routed: socket.socket | None = None
         self._leased: set[tuple[bytes, int]] = set()
+        self.end_of: Callable[[bytes], End | None] = lambda dst: None
+        """Where a host takes packets out of tunnels."""
 
     def open(self) -> None:
         """OSError when raw sockets are not permitted."""
@@ -129,22 +133,30 @@ class Sender:
         known = self._uplinks.get(question.uplink)
         if question.uplink and (known is None or not known.ready):
             raise UnanswerableError(f"{question.uplink} is not usable")
-        return Template(
-            Headers(
-                known.mac if known else bytes(6),
-                known.gateway_mac if known else bytes(6),
-                self._own,
-                dst,
-                TCP if question.copy else self._protocol,
-                question.sport,
-                question.dport,
-                label=question.label,
-                hop_limit=question.hop,
-                dscp=self._dscp,
-                flags=ACK if question.copy else RST,
-                spoil=question.copy,
-            )
+        end = None
+        if self.in_tunnel(question):
+            end = self.end_of(dst)
+            if end is None:
+                raise UnanswerableError("it has no end of the tunnels any more")
+        headers = Headers(
+            known.mac if known else bytes(6),
+            known.gateway_mac if known else bytes(6),
+            self._own,
+            dst,
+            TCP if question.copy else self._protocol,
+            question.sport,
+            question.dport,
+            label=question.label,
+            hop_limit=question.hop,
+            dscp=self._dscp,
+            flags=ACK if question.copy else RST,
+            spoil=question.copy,
         )
+        return Template(headers) if end is None else Tunnelled(headers, end, question.label)
+
+    def in_tunnel(self, question: Question) -> bool:
+        """IPv4 has no labels but the tunnels' source ports."""
+        return bool(question.label) and not self._six
 
     def send(self, template: Template, question: Question, token: int) -> None:
         # the version byte tells a peer's daemon that a packet which came too far is a trace's
