@@ -203,11 +203,13 @@ class PathDetector:
     FULL_S = 0.3
     """A queue that lets nothing through for so long is none."""
     __slots__ = (
-        "_answered", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_run", "_settings", "aside", "calm",
-        "loss_ratio", "verdict",
+        "_answered", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_ratios", "_run", "_settings", "aside",
+        "calm", "loss_ratio", "verdict",
     )  # fmt: skip
 
-    def __init__(self, settings: Detection, now_s: float) -> None:
+    def __init__(self, settings: Detection, now_s: float, *, ratios: bool = True) -> None:
+        """`ratios`: judge the ratio of losses as well as runs of them."""
+        self._ratios = ratios
         self._run = LossRun(settings)
         self._loss = PooledLoss(settings)
         self._queue = StandingQueue(settings)
@@ -276,7 +278,8 @@ class PathDetector:
     def _count(self, sent: int, lost: int) -> None:
         sent, self._quiet = sent + self._quiet, 0
         if sent:
-            self._loss.update(sent, lost)
+            if self._ratios:
+                self._loss.update(sent, lost)
             keep = (1 - 1 / self.RATIO_MEMORY) ** sent
             self.loss_ratio = self.loss_ratio * keep + (lost / sent) * (1 - keep)
 

@@ -363,3 +363,18 @@ def test_verdicts_change_only_when_they_are_told(reports: list[tuple[int, int, i
             shown = verdict.evidence
         assert detector.verdict.evidence == shown
         assert not (detector.calm and (shown != "good" or missing >= SETTINGS.blackhole_losses))
+
+
+def test_what_is_judged_by_runs_alone_is_never_lossy_and_good_again_after_a_few() -> None:
+    """Large probes: what a ratio of losses says they would take back after hundreds only, a minute and more."""
+    for ratios in (True, False):
+        detector = PathDetector(Detection(grace_s=0.0), 0.0, ratios=ratios)
+        detector.update(0.0, 1, 0, 0, None)
+        for step in range(1, 200):
+            detector.update(step * 0.2, 2, int(step % 10 == 0), 0, None)
+        assert detector.verdict.evidence == ("lossy" if ratios else "good")
+        detector.update(50.0, 0, 0, 3, None)
+        assert detector.verdict.evidence == "blackhole"
+    for step in range(3):
+        detector.update(51.0 + step, 1, 0, 0, None)
+    assert detector.verdict.evidence == "good"

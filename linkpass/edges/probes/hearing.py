@@ -31,6 +31,8 @@ from linkpass.wire.vxlan import End
 
 SUSPECT_S: Final = 0.5
 LARGE_SUSPECT_S: Final = 0.02
+LARGE_BLIND_S: Final = 1.0
+"""After a blackhole of the small probes the lost large ones are still being told of for this long."""
 LOSSY_S: Final = 1.0
 """After a lost probe the windows' counts go to the core for this long."""
 MAX_SEEN: Final = 1024
@@ -201,6 +203,8 @@ class Listener:
                 continue
             missing = path.missing
             verdict = detector.update(received_s, path.step_sent, path.step_lost, missing, path.step_queueing_s)
+            if path.twin is not None and detector.verdict.evidence == "blackhole":
+                path.twin.blind_until_s = now_s + LARGE_BLIND_S
             sent, lost = path.step_sent - detector.aside, path.step_lost - detector.aside
             stats.lost_to_queues += detector.aside
             if before != "blackhole" and lost:
@@ -216,6 +220,10 @@ class Listener:
 
     def _settle_large(self, peer: Peer, twin: Twin, received_s: float, now_s: float) -> None:
         """Large probes are judged for themselves; in a full queue they are the first that find no room."""
+        if twin.small.detector.verdict.evidence == "blackhole":
+            twin.blind_until_s = now_s + LARGE_BLIND_S
+        if now_s < twin.blind_until_s:
+            return
         detector, queued = twin.detector, twin.small.detector.queued_at(received_s)
         before = detector.verdict.evidence
         told = detector.update(received_s, twin.step_sent, twin.step_lost, twin.missing, None, queued=queued)

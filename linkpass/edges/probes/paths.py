@@ -211,14 +211,19 @@ class SentPath:
 
 
 class Twin(SentPath):
-    """The large probes of a path, beside the small ones."""
+    """The large probes of a path, beside the small ones.
 
-    __slots__ = ("size_bytes", "small")
+    They are judged by runs alone: so few of them would need minutes to take back what a ratio of losses has said."""
+
+    __slots__ = ("blind_until_s", "size_bytes", "small")
     large = True
 
     def __init__(self, small: SentPath, index: int, seq: int, settings: Detection, now_s: float) -> None:
         super().__init__(small.uplink, small.label, index, seq, settings, now_s)
         self.small = small
+        self.detector = PathDetector(settings, now_s, ratios=False)
+        self.blind_until_s = -math.inf
+        """The small ones do not get through either, or did not a moment ago: no large one says anything."""
         self.size_bytes = 0
         """Of the latest one, as IP packet."""
 
