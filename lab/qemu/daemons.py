@@ -24,9 +24,10 @@ FIRST: Final = ("nice", "-n", "-20")
 SLOW: Final[Mapping[str, Mapping[str, float | str]]] = {
     "probing": {"interval_s": 0.05, "protocol": "udp"},
     "limits": {"labels_per_peer": 4, "trace_pool": 16},
-    "detection": {"silent_s": 0.6, "grace_s": 2.0},
+    "detection": {"silent_s": 0.6, "grace_s": 2.0, "queueing_s": 0.1},
 }
-"""An emulated processor is some thirty times slower than this one: probes are rarer there, and patience longer."""
+"""An emulated processor is some thirty times slower than this one: probes are rarer there, and patience longer; answers
+are tens of milliseconds late without any queue, and losses in a queue would be set aside."""
 
 
 class GuestProcess:
