@@ -22,9 +22,9 @@ SOCKET: Final = Path("/run/linkpass.sock")
 FIRST: Final = ("nice", "-n", "-20")
 """A guest has one processor, and RDMA programs spin. (`realtime` has a limit that an emulated processor exceeds.)"""
 SLOW: Final[Mapping[str, Mapping[str, float | str]]] = {
-    "probing": {"interval_s": 0.05, "protocol": "udp"},
+    "probing": {"interval_s": 0.05, "protocol": "udp", "large_ratio": 0},
     "limits": {"labels_per_peer": 4, "trace_pool": 16},
-    "detection": {"silent_s": 0.6, "grace_s": 2.0, "queueing_s": 0.1},
+    "detection": {"silent_s": 0.6, "grace_s": 2.0, "queueing_s": 1.0},
 }
 """An emulated processor is some thirty times slower than this one: probes are rarer there, and patience longer; answers
 are tens of milliseconds late without any queue, and losses in a queue would be set aside."""
