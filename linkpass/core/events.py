@@ -14,6 +14,8 @@ import msgspec
 Evidence = Literal["good", "blackhole", "lossy", "queueing", "unknown"]
 """What probes say of one direction of one path. `unknown`: never answered, or not judged; it is not `down`."""
 
+FAILING: tuple[Evidence, ...] = ("blackhole", "lossy")
+
 NoticeKind = Literal[
     "port_down", "port_up", "drain", "undrain", "goodbye", "suspect", "failing", "ailing", "well", "missing", "heard"
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from linkpass.core import hosts
 from linkpass.core.blame import Count, Verdict, explain, lossy_links
 from linkpass.core.element import Element
-from linkpass.core.events import PathEvidence, PathWindow, UplinkState
+from linkpass.core.events import FAILING, PathEvidence, PathWindow, UplinkState
 from linkpass.core.paths import RECENT_S, Path
+from linkpass.core.survey import probing_interval_s
 from linkpass.core.world import Tray, Uplink, World
 
-FAILING = ("blackhole", "lossy")
 QUIET_S = 0.5
 """A peer without a window for this long has lost nothing."""
 LEAST_COUNTED = 1.0
@@ -95,11 +95,10 @@ def on_window(world: World, tray: Tray, event: PathWindow, now_s: float) -> None
 
 def _unsaid(world: World, path: Path, now_s: float) -> int:
     """Probes that were not lost and not told of: windows come only of peers to which something is lost."""
-    peer, probing = world.table.peer(path.peer), world.settings.probing
+    peer = world.table.peer(path.peer)
     if path.evidence not in ("good", "queueing") or now_s - peer.window_at_s < QUIET_S:
         return 0
-    interval_s = probing.interval_s if peer.active else probing.idle_interval_s
-    return int(min(now_s - path.counted_at_s, RECENT_S) / interval_s)
+    return int(min(now_s - path.counted_at_s, RECENT_S) / probing_interval_s(world, peer))
 
 
 def _lost(world: World, link: str, now_s: float) -> None:
@@ -132,8 +131,7 @@ def judge_links(world: World, tray: Tray, now_s: float) -> None:
 def _of_this_moment(world: World, failing: list[Path], answering: list[Path], now_s: float) -> list[Path]:
     """The answering paths that can speak for a link now. Paths to peers this host does not talk to are probed slowly:
     what they said a second ago acquits no link on which fast probes have just died."""
-    slow_s = (world.settings.detection.blackhole_losses + 1) * world.settings.probing.idle_interval_s
-    peers = world.table.peers
+    slow_s, peers = world.slow_s, world.table.peers
     ripe_at_s = max((path.element.since_s for path in failing if peers[path.peer].active), default=-slow_s) + slow_s
     if now_s >= ripe_at_s:
         return answering

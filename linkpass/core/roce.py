@@ -7,10 +7,8 @@ device that no longer sends. That is named, and explains a flow that stands; not
 
 from __future__ import annotations
 
-from linkpass.core.events import RoceEvidence
+from linkpass.core.events import FAILING, RoceEvidence
 from linkpass.core.world import Tray, World
-
-FAILING = ("blackhole", "lossy")
 
 
 def on_evidence(world: World, tray: Tray, event: RoceEvidence, now_s: float) -> None:

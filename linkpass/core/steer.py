@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 from linkpass.core.commands import BUCKETS, MoveFlows, SetGroup, SetLabels
 from linkpass.core.decide import ALL_GOOD, ORDER, Grade, Option, fill, moved_share, select
 from linkpass.core.paths import Path, Peer
+from linkpass.core.survey import probing_interval_s
 from linkpass.core.world import GROUP, Tray, World
 
 MOVES_KEPT = 1000
@@ -154,9 +155,7 @@ def _ready(world: World, peer: Peer, options: list[Option], now_s: float) -> boo
     if all(option.grade != "unproven" for option in options):
         return True
     if peer.spread_at_s is None:
-        probing = world.settings.probing
-        interval_s = probing.interval_s if peer.active else probing.idle_interval_s
-        peer.spread_at_s = now_s + max(world.settings.detection.grace_s, 3 * interval_s)
+        peer.spread_at_s = now_s + max(world.settings.detection.grace_s, 3 * probing_interval_s(world, peer))
     if now_s >= peer.spread_at_s:
         return True
     world.decide_soon(peer.spread_at_s)

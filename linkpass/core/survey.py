@@ -206,20 +206,20 @@ def on_compared(world: World, tray: Tray, event: FlowCompared, now_s: float) -> 
 
 def plan(world: World, now_s: float) -> tuple[ProbeTarget, ...]:
     """The paths to probe and how often. Uplinks without carrier stay in the plan: their return has to be seen."""
-    probing = world.settings.probing
     targets = []
     for peer in attended(world, now_s):
-        interval_s = probing_interval_s(world, peer) if peer.active else probing.idle_interval_s
+        interval_s = probing_interval_s(world, peer)
         for uplink, label in peer.in_use:
             targets.append(ProbeTarget(peer.address, uplink, label, interval_s))
     return tuple(targets)
 
 
 def probing_interval_s(world: World, peer: Peer) -> float:
-    """Of the paths to a peer that is talked to: as configured, or so short that three times over what it takes to find
-    a blackhole fits into the patience of the first transport that would give up."""
-    wanted_s = world.settings.probing.interval_s
-    if peer.patience_s is None:
+    """Of the paths to a peer: as configured for one that is talked to or not, or, for the former, so short that three
+    times over what it takes to find a blackhole fits into the patience of the first transport that would give up."""
+    probing = world.settings.probing
+    wanted_s = probing.interval_s if peer.active else probing.idle_interval_s
+    if peer.patience_s is None or not peer.active:
         return wanted_s
     return min(wanted_s, max(LEAST_INTERVAL_S, peer.patience_s / (3 * world.settings.detection.blackhole_losses)))
 

@@ -132,6 +132,11 @@ class World:
     def acting(self) -> bool:
         return self.settings.mode == "act"
 
+    @property
+    def slow_s(self) -> float:
+        """What has happened is known after this time of peers that are probed slowly, too."""
+        return (self.settings.detection.blackhole_losses + 1) * self.settings.probing.idle_interval_s
+
     def take_notice_seq(self, now_s: float) -> int:
         """Sequences of notices follow the clock of the machine: they go on where an earlier run of this daemon has
         stopped."""

@@ -13,6 +13,7 @@ from rich.console import Console
 from linkpass.cli.story import story_of
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
+from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts
 from linkpass.core.settings import Diagnosis
 
 ON = Diagnosis(enabled=True)
@@ -216,3 +217,40 @@ def test_why_tells_what_was_seen_what_explains_it_what_it_is_not_and_what_was_do
     assert any(line.startswith("done") and "moved" in line for line in lines)
     assert any(line.startswith("afterwards") and "moved" in line and " back: " in line for line in lines)
     assert any(line.startswith("and ") and line.endswith("more") for line in lines)
+
+
+def over(sim: FabricSim, direction: str) -> list[tuple[str, str, int]]:
+    return [key for key in sim.targets if direction in sim.directions(*key)]
+
+
+def evidence(sim: FabricSim, keys: list[tuple[str, str, int]], what: ev.Evidence, *, large_only: bool = False) -> None:
+    for peer, uplink, label in keys:
+        said = ev.PathEvidence(
+            peer=peer, uplink=uplink, label=label, evidence=what, large_only=large_only, why="probes"
+        )  # fmt: skip
+        sim.post(said)
+
+
+def test_what_lets_small_packets_through_is_named_for_large_ones_alone() -> None:
+    sim = started()
+    mark = sim.mark()
+    evidence(sim, over(sim, "spine1>leaf3"), "blackhole", large_only=True)
+    sim.run(1.0)
+    assert verdicts(sim, mark) == ["verdict direction: spine1>leaf3 lets no large packet through"]
+
+
+def test_a_failure_of_long_ago_is_not_counted_until_now() -> None:
+    """A path left the plan while it failed, and nothing was said of it: the next time its losses begin anew."""
+    sim = started()
+    key = over(sim, "spine1>leaf3")[0]
+    peer, path = sim.core.world.table.peer(key[0]), sim.core.world.table.peer(key[0]).paths[key[1:]]
+    accounts = Accounts(sim.core.world)
+    fails = ev.PathEvidence(peer=key[0], uplink=key[1], label=key[2], evidence="blackhole")
+    path.evidence = "blackhole"
+    for at_s in (1000.0, 2000.0):
+        accounts.evidence(fails, at_s)
+        entry = accounts.settle(peer, path, at_s, 0.1)
+        assert entry.lost == entry.sent == pytest.approx(3)
+        accounts.rest()
+    accounts.evidence(fails, 3000.0)
+    assert accounts.settle(peer, path, 4000.0, 0.1).lost == pytest.approx(MEMORY_S / 0.01)

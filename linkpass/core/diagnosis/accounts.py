@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from linkpass.core.events import PathEvidence, PathWindow
+from linkpass.core.events import FAILING, PathEvidence, PathWindow
+from linkpass.core.health import QUIET_S
+from linkpass.core.survey import probing_interval_s
 
 if TYPE_CHECKING:
     from linkpass.core.paths import Path, Peer
     from linkpass.core.world import World
 
-FAILING: Final = ("blackhole", "lossy")
-QUIET_S: Final = 0.5
-"""A peer without a window for this long has lost nothing."""
+MEMORY_S: Final = 10.0
+"""No path is told to have carried, or lost, for more than this long at once."""
 
 Key = tuple[str, str, int]
+"""(peer, uplink, label) of a path."""
 
 
 @dataclass(slots=True)
@@ -67,9 +69,10 @@ class Accounts:
             self._better.add(key)
         return event.evidence in (*FAILING, "queueing")
 
-    def settle(self, peer: Peer, path: Path, interval_s: float, now_s: float, span_s: float) -> Entry:
+    def settle(self, peer: Peer, path: Path, now_s: float, span_s: float) -> Entry:
         """The entry of a path for a window of `span_s` that ends now."""
-        key = (peer.address, *path.key)
+        key, interval_s = (peer.address, *path.key), probing_interval_s(self._world, peer)
+        span_s = min(span_s, MEMORY_S)
         counts = self._counts.pop(key, None)
         entry = Entry(anew=key in self._better)
         self._better.discard(key)
@@ -82,22 +85,18 @@ class Accounts:
                 entry.sent = entry.lost = min(span_s, now_s - peer.silent_since_s) / interval_s
         elif path.evidence == "blackhole":
             since_s = self._failed.get(key, now_s - span_s)
-            entry.sent = entry.lost = max(0.0, now_s - since_s) / interval_s
+            entry.sent = entry.lost = min(MEMORY_S, max(0.0, now_s - since_s)) / interval_s
             self._failed[key] = now_s
         elif counts is not None:
             entry.sent, entry.lost = counts[0], min(counts[1], counts[0])
         elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
             entry.sent = max(0.0, min(span_s, now_s - path.element.since_s)) / interval_s
         if not entry.lost and not peer.active:
-            entry.mute = entry.mute or self._slow(now_s)
+            # It has not noticed yet what fast ones have: its health is of the past.
+            entry.mute = entry.mute or now_s - self._failed_at_s < self._world.slow_s
         return entry
-
-    def _slow(self, now_s: float) -> bool:
-        """Paths that are probed slowly have not noticed yet what fast ones have: their health is of the past."""
-        detection, probing = self._world.settings.detection, self._world.settings.probing
-        return now_s - self._failed_at_s < (detection.blackhole_losses + 1) * probing.idle_interval_s
 
     def rest(self) -> None:
         """Nothing is wrong any more."""
-        self._counts.clear()
-        self._better.clear()
+        for book in (self._counts, self._failed, self._better):
+            book.clear()

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linkpass.core.diagnosis.accounts import FAILING, Key
+from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.elements import Elements
 from linkpass.core.diagnosis.localise import Localiser
 from linkpass.core.diagnosis.traced import Row, traced
 from linkpass.core.diagnosis.verdict import Verdict
+from linkpass.core.events import FAILING
 
 if TYPE_CHECKING:
     from linkpass.core.paths import Path, Peer
@@ -65,6 +66,11 @@ class Ground:
         paths = self.localiser.paths
         number = np.array([paths.elements.index[verdict.element]], dtype=np.intp)
         return [self.keys[row] for row in paths.crossing(number)[0].tolist()]
+
+    def only_large(self, verdict: Verdict) -> bool:
+        """Whether all that fails over the element fails for large packets alone."""
+        found = [path for _, path in map(self.path, self.over(verdict)) if path.evidence in FAILING]
+        return bool(found) and all(path.large_only for path in found)
 
     def failing_peers(self, verdict: Verdict) -> list[Peer]:
         """Those that are silent, or to which a path over the element fails."""

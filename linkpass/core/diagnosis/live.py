@@ -18,15 +18,13 @@ import numpy as np
 
 from linkpass.core import events as ev
 from linkpass.core.diagnosis import hearsay
-from linkpass.core.diagnosis.accounts import Accounts, Entry, Key
+from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts, Entry, Key
 from linkpass.core.diagnosis.ground import Ground
 from linkpass.core.diagnosis.localise import Localiser, Window
 from linkpass.core.diagnosis.naming import Naming
 from linkpass.core.diagnosis.one_host import plainly
 from linkpass.core.diagnosis.saying import NOTHING_RATIO
 from linkpass.core.diagnosis.verdict import Verdict
-from linkpass.core.paths import Peer
-from linkpass.core.survey import probing_interval_s
 from linkpass.core.world import Tray, World
 
 PACE_S: Final = 0.1
@@ -36,8 +34,6 @@ CALM_S: Final = 3.0
 """Without bad news and without a suspicion for this long, it rests."""
 LONG_S: Final = 1e6
 """Longer than any memory."""
-MEMORY_S: Final = 10.0
-"""Of health before the first run, at most."""
 
 
 class Diagnosis:
@@ -94,7 +90,7 @@ class Diagnosis:
         span_s = now_s - self._ran_s
         for place, key in enumerate(keys):
             peer, path = self._ground.path(key)
-            entry = self._accounts.settle(peer, path, self._interval_s(peer), now_s, min(span_s, MEMORY_S))
+            entry = self._accounts.settle(peer, path, now_s, span_s)
             sent[place], lost[place] = entry.sent, entry.lost
             mute[place], anew[place] = entry.mute, entry.anew
             queued[place] = float(path.evidence == "queueing")
@@ -104,11 +100,6 @@ class Diagnosis:
         said = localiser.window(Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew))
         plain = (plainly(one, elements, self._ground.failing_peers(one), hinted) for one in said)
         return tuple(map(self._of_late, plain))
-
-    def _interval_s(self, peer: Peer) -> float:
-        if peer.active:
-            return probing_interval_s(self._world, peer)
-        return self._world.settings.probing.idle_interval_s
 
     def _count(self, key: Key, entry: Entry, now_s: float) -> None:
         """The health before the first bad news came is not what is asked for: no more than a window of it."""
@@ -120,7 +111,9 @@ class Diagnosis:
         tally[1] += entry.lost
 
     def _of_late(self, verdict: Verdict) -> Verdict:
-        """With the loss ratio since news has been bad."""
+        """With the loss ratio since news has been bad, and for what size of packets."""
+        if verdict.scope == "whole" and self._ground.only_large(verdict):
+            return msgspec.structs.replace(verdict, scope="large")
         if verdict.scope != "whole" or verdict.kind == "congestion" or verdict.loss_ratio >= NOTHING_RATIO:
             return verdict
         counts = [self._tally[key] for key in self._ground.over(verdict)]

@@ -20,11 +20,6 @@ NEIGHBOURS = 3
 """Hosts behind a switch that are asked whether it lives."""
 
 
-def slow_s(world: World) -> float:
-    """After this time peers that are probed slowly are known to be silent, too."""
-    return (world.settings.detection.blackhole_losses + 1) * world.settings.probing.idle_interval_s
-
-
 def last_hops(peer: Peer) -> frozenset[str]:
     """The switches that a peer hangs on, as traces have shown them; none: not known, or none between."""
     paths = peer.used() or peer.paths.values()
@@ -34,7 +29,7 @@ def last_hops(peer: Peer) -> frozenset[str]:
 def life(world: World, peer: Peer, now_s: float) -> str:
     """What shows that one of its switches has lived on in this silence; empty: nothing does."""
     hops, since_s = last_hops(peer), peer.silent_since_s or now_s
-    for other in _speaking(world, active_only=now_s < since_s + slow_s(world)):
+    for other in _speaking(world, active_only=now_s < since_s + world.slow_s):
         crossed = hops & {hop for path in other.used() if path.answers for hop in path.hops or ()}
         if crossed:
             return f"{other.title()} answers through {min(crossed)}"
@@ -57,7 +52,7 @@ def _answers(world: World, peer: Peer) -> str:
 def waits_for_slow_ones(world: World, peer: Peer, now_s: float) -> bool:
     """Whether somebody behind the same switches is probed so slowly that its silence would not be known yet."""
     hops = last_hops(peer)
-    if now_s >= (peer.silent_since_s or now_s) + slow_s(world):
+    if now_s >= (peer.silent_since_s or now_s) + world.slow_s:
         return False
     return any(not other.active and last_hops(other) & hops for other in _speaking(world, active_only=False))
 
@@ -65,7 +60,7 @@ def waits_for_slow_ones(world: World, peer: Peer, now_s: float) -> bool:
 def fellows(world: World, peer: Peer) -> list[Peer]:
     """Those who fell silent together with a peer and hang on the same switches, or on unknown ones like it."""
     hops, since_s = last_hops(peer), peer.silent_since_s
-    together_s = max(TOGETHER_S, slow_s(world))
+    together_s = max(TOGETHER_S, world.slow_s)
     found = []
     for other in world.table.peers.values():
         if other is peer or other.silent_since_s is None or since_s is None or other.left or other.filtered:

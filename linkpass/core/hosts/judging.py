@@ -144,7 +144,7 @@ def _accuse(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
         _blame_switches(world, tray, peer, switches, explained)
         return
     if not behind.life(world, peer, now_s) and behind.waits_for_slow_ones(world, peer, now_s):
-        judge_at(peer, (peer.silent_since_s or now_s) + behind.slow_s(world), now_s)
+        judge_at(peer, (peer.silent_since_s or now_s) + world.slow_s, now_s)
         return
     hear, miss = words.count(world, peer, now_s)
     if hear >= miss:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from linkpass.core.events import (
+    FAILING,
     Event,
     Evidence,
     Notice,
@@ -21,7 +22,7 @@ from linkpass.core.events import (
     PeerKnown,
 )
 from linkpass.edges.probes.books import ATTENTIVE_S, Books
-from linkpass.edges.probes.paths import FAILING, HeardPath, SentPath, Twin
+from linkpass.edges.probes.paths import HeardPath, SentPath, Twin
 from linkpass.edges.probes.peers import LARGE_TOLD, Peer
 from linkpass.edges.probes.ports import Received
 from linkpass.wire import probe

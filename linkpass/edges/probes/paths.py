@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from linkpass.core.detect import PathDetector, Verdict, WindowedMin
-from linkpass.core.events import Evidence, PathCount
+from linkpass.core.events import FAILING, Evidence, PathCount
 from linkpass.core.settings import Detection
 from linkpass.wire import probe
 from linkpass.wire.frame import Template
@@ -22,7 +22,6 @@ FIRST_RTT_S: Final = 0.010
 """Taken for the round trip of a path that has no measurement yet."""
 RING: Final = 512
 _MASK: Final = RING - 1
-FAILING: Final = ("blackhole", "lossy")
 
 
 class SentPath:
