@@ -14,6 +14,7 @@ import structlog
 from linkpass import __version__
 from linkpass.app.carriers import Carriers, Spawn
 from linkpass.app.namespace import Namespace
+from linkpass.app.senses import Senses
 from linkpass.app.tunnels import Tunnels
 from linkpass.config import Config, ConfigError, core_settings, read_key
 from linkpass.core import commands as cmd
@@ -22,7 +23,6 @@ from linkpass.core.machine import Core
 from linkpass.core.settings import CoreSettings
 from linkpass.driver import Driver
 from linkpass.edges.clock import Clock
-from linkpass.edges.echoes import EchoEdge
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
 from linkpass.edges.kernel.egress import EgressEdge
@@ -33,15 +33,11 @@ from linkpass.edges.kernel.routes import RouteEdge, Way
 from linkpass.edges.kernel.tunnels import sweep_tunnels
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
-from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
-from linkpass.edges.pace import PaceEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.probes.roce import RoceProbes
 from linkpass.edges.queue_pairs import QueuePairEdge
 from linkpass.edges.recorder import RecorderEdge
-from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.tcp_timers import TcpTimerEdge
-from linkpass.edges.traces import Plan, TraceEdge
 from linkpass.edges.undo import UndoJournal
 from linkpass.faults import Faults
 from linkpass.wire.probe import Signer
@@ -136,14 +132,10 @@ class Agent:
         self._tunnels = Tunnels(config, self._from_watch) if config.tunnels.enabled else None
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
-        self.probes: ProbeEdge | None = None
-        self._traces: TraceEdge | None = None
-        self._echoes: EchoEdge | None = None
-        self._neighbours: NeighbourEdge | None = None
-        self._neighbours_why = ""
-        self._ask_neighbours_at_s = float("-inf")
-        self._sockets: SocketEdge | None = None
-        self._pace: PaceEdge | None = None
+        self.senses = Senses(
+            config, own_namespace=not namespace.name, names=names, fabric=fabric, submit=self.submit, spawn=spawn,
+            clock=clock, notes=self.notes,
+        )  # fmt: skip
         self._early: list[ev.Event] = []
         self.driver: Driver | None = None
         self.core: Core | None = None
@@ -161,15 +153,14 @@ class Agent:
             settings = msgspec.structs.replace(settings, rungs=rungs)
             self.core = Core(settings)
             self._open_tape(settings)
-            self._open_probing(settings)
+            if self.attends:
+                self.senses.open_probing(settings)
+            self.senses.open_sockets(settings)
             self._open_tunnels(settings)
             self._open_moves()
-            self._open_sockets(settings)
-            self._open_pace(settings)
         carriers = Carriers(
-            routes=self._routes, labels=self._labels, tunnels=self._tunnels, probes=self.probes, traces=self._traces,
-            sockets=self._sockets,
-            moves=self._moves, echoes=self._echoes,
+            routes=self._routes, labels=self._labels, tunnels=self._tunnels, probes=self.probes,
+            traces=self.senses.traces, sockets=self.senses.sockets, moves=self._moves, echoes=self.senses.echoes,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
             relabels=1 in rungs and settings.mode == "act", removed=self._removed,
             submit=self.submit, spawn=self._spawn,
@@ -178,7 +169,7 @@ class Agent:
         self._opened_s = self._refreshed_s = self._clock.now_s()
         with self.namespace:
             for info in self._infos.values():
-                self._tell_uplink(info)
+                self.senses.tell_uplink(info)
         for event in self._early:
             self.driver.submit(event)
         self._early.clear()
@@ -191,36 +182,25 @@ class Agent:
         """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
         now_s = self._clock.now_s()
         with self._faults.caught("looking at sockets"):
-            if self._sockets is not None:
-                self._sockets.poll(now_s, self._also_active())
-                self._tune()
-                if self._pace is not None:
-                    self._pace.follow(self._sockets.connections())
+            self.senses.poll(now_s, self._also_active())
+            self._tune()
         self._try(self._watch.resolve_gateways)
         if self._moves is not None:
             self._try(self._moves.listen)
         if self.acting and self.attends:
             self._try(self._spare_queue_pairs)
-        if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
-            self._ask_neighbours_at_s = now_s + EVERY_S
-            self._spawn(self._ask_neighbours(self._neighbours))
         if self._tunnels is not None:
             self._try(self._tunnels.mend_end)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
             self._refresh()
 
-    async def _ask_neighbours(self, neighbours: NeighbourEdge) -> None:
-        why = await neighbours.look()
-        if why and why != self._neighbours_why:
-            logger.warning("no neighbours are known by LLDP", why=why)
-        self._neighbours_why = why
-
     def _tune(self) -> None:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
-        if self._timers is None or self._sockets is None or self.closed:
+        sockets = self.senses.sockets
+        if self._timers is None or sockets is None or self.closed:
             return
-        if self._timers.poll(self._sockets.sockets(), self.namespace.name):
+        if self._timers.poll(sockets.sockets(), self.namespace.name):
             asyncio.get_running_loop().call_later(TUNE_AGAIN_S, self._tune)
 
     def close(self) -> None:
@@ -231,9 +211,9 @@ class Agent:
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
-        for edge in (self._pace, self.probes, self._traces, self._echoes, self._sockets, self._moves):
-            if edge is not None:
-                edge.close()
+        self.senses.close()
+        if self._moves is not None:
+            self._moves.close()
         if self.acting and self.attends and not self.namespace.gone:
             swept = True
             tunnels = [self._tunnels.close] if self._tunnels is not None else []
@@ -264,6 +244,11 @@ class Agent:
             logger.warning("no goodbye was said", error=str(error))
 
     @property
+    def probes(self) -> ProbeEdge | None:
+        """None where no peer is probed."""
+        return self.senses.probes
+
+    @property
     def roce(self) -> RoceProbes | None:
         """Datagrams through RDMA devices, where they are configured."""
         return self.probes.roce if self.probes is not None else None
@@ -272,8 +257,7 @@ class Agent:
     def faults(self) -> int:
         """Faults of linkpass itself that were met here; the log has each."""
         of_driver = self.driver.faults if self.driver is not None else 0
-        of_edges = sum(edge.faults for edge in (self.probes, self._pace) if edge is not None)
-        return self._faults.count + of_driver + of_edges
+        return self._faults.count + of_driver + self.senses.faults
 
     @property
     def first_verdict_at_s(self) -> float | None:
@@ -337,40 +321,6 @@ class Agent:
         for rung, why in self.off.items():
             self.notes.append(f"rung {rung} is off: {why}")
 
-    def _open_probing(self, settings: CoreSettings) -> None:
-        if not self.attends:
-            return
-        try:
-            key = read_key(self.config)
-        except ConfigError as error:
-            self.notes.append(f"no probes are sent, only carrier is known: {error}")
-            return
-        probes = ProbeEdge(settings, key, self.submit, self._clock.now_s, vrf=self.config.routes.vrf)
-        traces = TraceEdge(
-            settings, self.submit, self._names, clock=self._clock.now_s, vrf=self.config.routes.vrf,
-            plan=Plan(self._fabric, settings.host) if self._fabric is not None else None,
-        )  # fmt: skip
-        try:
-            probes.open()
-            traces.open()
-        except OSError as error:
-            probes.close()
-            traces.close()
-            self.notes.append(f"no probes are sent, only carrier is known: {error}")
-            return
-        self.probes, self._traces = probes, traces
-        echoes = EchoEdge(settings, self.submit, vrf=self.config.routes.vrf)
-        try:
-            echoes.open()
-        except OSError as error:
-            self.notes.append(f"kernels of peers are not asked whether they run: {error}")
-        else:
-            self._echoes = echoes
-        if self.config.fabric.lldpctl and not self.namespace.name:  # lldpd hears the daemon's own namespace
-            self._neighbours = NeighbourEdge(self.config.fabric.lldpctl, settings.host, traces.names.announced)
-        if self.config.probing.protocol == "verbs" and not self.namespace.name:
-            self.notes += probes.open_roce(self.config.prefixes)
-
     def _open_tunnels(self, settings: CoreSettings) -> None:
         """Those of an earlier run go, or are taken over."""
         wanted, self._tunnels = self._tunnels, None
@@ -380,7 +330,7 @@ class Agent:
             return
         if wanted is not None and 1 in settings.rungs:
             try:
-                wanted.open(settings, self._routes, self.probes, self._traces)
+                wanted.open(settings, self._routes, self.probes, self.senses.traces)
                 self._tunnels = wanted
                 wanted.set_uplinks(self._infos.values())
             except (OSError, RuntimeError) as error:
@@ -423,44 +373,6 @@ class Agent:
             return self._routes.blind_uplink(peer, own)
         except OSError:
             return ""
-
-    def _open_sockets(self, settings: CoreSettings) -> None:
-        sockets = SocketEdge(self.submit, self.config.prefixes, settings.address, self._on_data)
-        try:
-            sockets.open()
-        except OSError as error:
-            self.notes.append(f"active peers are not known: {error}")
-        else:
-            self._sockets = sockets
-
-    def _open_pace(self, settings: CoreSettings) -> None:
-        """Looks at the job's sockets, and talks of it with peers where there are probes."""
-        if not settings.stragglers.enabled or self._sockets is None:
-            return
-        talk = self.probes.open_pace() if self.probes is not None else None
-        pace = PaceEdge(
-            settings.stragglers, self.submit, talk.tell if talk is not None else lambda *_: 0, self._clock.now_s
-        )
-        try:
-            pace.open()
-        except OSError as error:
-            self.notes.append(f"stragglers are not looked for: {error}")
-        else:
-            self._pace = pace
-
-    def arrived(self, rank: int, step: int) -> bool:
-        """A trainer's word: a rank of this host has come to a step. False: stragglers are not looked for here."""
-        if self._pace is None:
-            return False
-        arrival = ev.StepArrived(rank=rank, step=step, at_s=self._clock.now_s())
-        self.submit(arrival)
-        self._pace.arrived(arrival)
-        return True
-
-    @property
-    def pace_view(self) -> dict[str, Any] | None:
-        """Of the looks at the job's sockets; None where stragglers are not looked for."""
-        return self._pace.view() if self._pace is not None else None
 
     def _open_tape(self, settings: CoreSettings) -> None:
         if not self._record_to:
@@ -519,38 +431,12 @@ class Agent:
         )
         if self.driver is not None:
             with self.namespace:
-                self._tell_uplink(info)
+                self.senses.tell_uplink(info)
             if self._tunnels is not None and _concerns_tunnels(before, info):
                 tunnels = self._tunnels
                 self._again(lambda: tunnels.set_uplinks(self._infos.values()))
             if self.acting and self.attends and info.usable and before is not None and not before.usable:
                 self._again(self._refresh)
-
-    def _tell_uplink(self, info: UplinkInfo) -> None:
-        gateway_mac = info.gateway6_mac or info.gateway4_mac
-        if self._echoes is not None and info.usable:
-            try:
-                self._echoes.set_uplink(info.name, info.index)
-            except OSError as error:
-                logger.warning("nobody is asked over an uplink", uplink=info.name, error=str(error))
-        elif self._echoes is not None:
-            self._echoes.drop_uplink(info.name)
-        for edge in (self.probes, self._traces):
-            if edge is None:
-                continue
-            if info.usable:
-                try:
-                    edge.set_uplink(info.name, info.index, info.mac, gateway_mac)
-                except OSError as error:
-                    logger.warning("uplink cannot be probed", uplink=info.name, error=str(error))
-            elif edge is self.probes or not info.present:
-                # The traces' socket stays open without carrier: closing it waits for the kernel (an RCU grace period,
-                # 10 to 20 ms), and this is the moment when traffic has to be moved.
-                edge.drop_uplink(info.name)
-
-    def _on_data(self, peer: str, grown_bytes: int) -> None:
-        if self.probes is not None:
-            self.probes.note_data(peer, grown_bytes)
 
     # inside
 

@@ -44,7 +44,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "notes": [note for agent in agents for note in agent.notes],
         "netns": [],
         "probes": _probes(agents),
-        "pace": first.pace_view,
+        "pace": first.senses.pace_view,
     }
     for key in ROWS:
         shown[key] = []

@@ -386,7 +386,7 @@ class Daemon:
         return exposition(seen)
 
     def arrived(self, rank: int, step: int) -> bool:
-        told = [agent.arrived(rank, step) for agent in self._agents]  # each of them
+        told = [agent.senses.arrived(rank, step) for agent in self._agents]  # each of them
         return any(told)
 
     async def submit(self, event: Event) -> Mapping[str, Any]:
