@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -11,17 +10,17 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import probe_lab as lab
 import pytest
+from probe_hosts import KEY, PLAN, Host, heal, pair, standing
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
-from linkpass.core.settings import CoreSettings, Detection, Probing
-from linkpass.edges.probes import ProbeEdge
+from linkpass.core.settings import CoreSettings, Detection
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.ports import RING_FRAMES, Port
@@ -29,109 +28,18 @@ from linkpass.edges.probes.sending import LAST_SEQUENCE, Sender
 from linkpass.wire import frame, probe
 
 pytestmark = pytest.mark.netns
-KEY = b"the fabric's shared secret"
-PLAN = (("eth1", 11), ("eth1", 12), ("eth2", 21))
-"""Two labels by the long way, one by the short way; `by_switch` finds out which spine each label takes."""
 
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    made = lab.Fabric()
-    try:
-        made.up()
+    with standing() as made:
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture(autouse=True)
 def healed(fabric: lab.Fabric) -> Iterator[None]:
     yield
-    for node in lab.SWITCHES:
-        lab.nft(node, "")
-
-
-class Host:
-    """One daemon's probe edge, and what it told."""
-
-    def __init__(self, fabric: lab.Fabric, name: str, key: bytes = KEY, address: str = "", **probing: object) -> None:
-        self.name, self.fabric = name, fabric
-        self.address = address or lab.HOSTS[name]
-        self.told: list[ev.Event] = []
-        self.changed = asyncio.Event()
-        settings = CoreSettings(
-            host=name,
-            address=self.address,
-            probing=msgspec.structs.replace(Probing(), **probing),
-            detection=Detection(grace_s=0.1),
-        )
-        self.edge = ProbeEdge(settings, key, self.hear)
-
-    def hear(self, event: ev.Event) -> None:
-        self.told.append(event)
-        self.changed.set()
-
-    def open(self) -> Host:
-        with lab.inside(self.name):
-            self.edge.open()
-        for uplink in ("eth1", "eth2"):
-            self.set_uplink(uplink)
-        return self
-
-    def set_uplink(self, uplink: str) -> None:
-        at, made = (self.name, uplink), self.fabric
-        with lab.inside(self.name):
-            self.edge.set_uplink(uplink, made.ifindex[at], made.mac[at], made.gateway_mac(*at))
-
-    def plan(self, peer: str, paths: tuple[tuple[str, int], ...] = PLAN, interval_s: float = 0.01) -> None:
-        targets = tuple(cmd.ProbeTarget(peer, uplink, label, interval_s) for uplink, label in paths)
-        self.edge.set_probes(cmd.SetProbes(cmd_id=1, cause="t", targets=targets))
-
-    async def until(self, true: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Bounded: what the kernel and two daemons do takes as long as it takes."""
-        async with asyncio.timeout(seconds):
-            while not true():
-                self.changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.02):
-                        await self.changed.wait()
-
-    def evidence(self) -> dict[tuple[str, int], str]:
-        return {(p.uplink, p.label): p.evidence for p in self.edge.snapshot().paths}
-
-    def news(self) -> list[ev.Event]:
-        """All but the daemon's own lateness, which a busy machine causes at any time."""
-        return [event for event in self.told if not isinstance(event, ev.DaemonLate)]
-
-    def all(self, kind: type[ev.Event]) -> list[ev.Event]:
-        return [event for event in self.told if isinstance(event, kind)]
-
-    async def good(self, paths: tuple[tuple[str, int], ...] = PLAN) -> None:
-        """Every path answers and the grace is over; what was told so far is forgotten."""
-        await self.until(lambda: all(self.evidence().get(path) == "good" for path in paths))
-        await asyncio.sleep(0.15)
-        self.told.clear()
-
-    def judged(self) -> list[tuple[str, int, str]]:
-        return [(e.uplink, e.label, e.evidence) for e in self.told if isinstance(e, ev.PathEvidence)]
-
-
-@contextlib.asynccontextmanager
-async def pair(fabric: lab.Fabric, **probing: object) -> AsyncIterator[tuple[Host, Host]]:
-    """Two hosts that probe each other and find every path good."""
-    one, two = Host(fabric, "h1", **probing), Host(fabric, "h2", **probing)  # type: ignore[arg-type]
-    try:
-        one.open()
-        two.open()
-        one.plan(two.address)
-        two.plan(one.address)
-        await one.good()
-        await two.good()
-        yield one, two
-    finally:
-        one.edge.close()
-        two.edge.close()
-        two.edge.close()
+    heal()
 
 
 async def test_good_paths_are_told_once_and_then_nothing(fabric: lab.Fabric) -> None:
@@ -171,72 +79,6 @@ async def test_one_label_of_an_uplink_can_be_a_blackhole(fabric: lab.Fabric) -> 
         await one.until(lambda: one.evidence()["eth1", 12] == "blackhole")
         assert one.judged() == [("eth1", 12, "blackhole")]
         assert two.judged() == []
-
-
-LARGE = "meta length > 1000 ip6 saddr fd01:ff::1 counter drop"
-
-
-def large(host: Host) -> dict[tuple[str, int], tuple[int, int]]:
-    """(settled, lost) of the large probes of each path."""
-    return {(p.uplink, p.label): (p.large_settled, p.large_lost) for p in host.edge.snapshot().paths}
-
-
-@pytest.mark.parametrize("protocol", ["tcp", "udp"])
-async def test_a_path_that_loses_large_packets_alone_fails_for_that(fabric: lab.Fabric, protocol: str) -> None:
-    async with pair(fabric, protocol=protocol) as (one, two):
-        assert {p.large_bytes for p in one.edge.snapshot().paths} <= {0, 1500}
-        await one.until(lambda: all(settled for settled, _ in large(one).values()))
-        lab.nft("x1", LARGE)
-        await one.until(lambda: ("eth2", 21, "blackhole") in one.judged())
-        assert {e for e in one.judged() if e[2] not in ("good", "queueing")} == {("eth2", 21, "blackhole")}
-        (event,) = [e for e in one.all(ev.PathEvidence) if isinstance(e, ev.PathEvidence) and e.evidence == "blackhole"]
-        assert event.why.startswith("large packets (1500 bytes), small ones get through")
-        assert (event.loss_ratio, event.large_only) == (1.0, True)
-        lost = {(p.uplink, p.label): p.lost for p in one.edge.snapshot().paths}
-        assert lost["eth2", 21] == 0, "of the small ones none"
-        assert not [e for e in two.judged() if e[2] == "blackhole"], "one way"
-        lab.nft("x1", "")
-        one.told.clear()
-        await one.until(lambda: ("eth2", 21, "good") in one.judged())
-
-
-async def test_large_probes_are_few_and_within_the_limits(fabric: lab.Fabric) -> None:
-    async with pair(fabric, max_packets_per_s=200, large_ratio=0.1) as (one, _):
-        before = one.edge.snapshot()
-        begun_s = time.monotonic()
-        await asyncio.sleep(1.5)
-        after, seconds = one.edge.snapshot(), time.monotonic() - begun_s
-        sent = after.stats.sent - before.stats.sent
-        assert sent / seconds < 210
-        small = sum(p.sent for p in after.paths) - sum(p.sent for p in before.paths)
-        big = sum(p.large_sent for p in after.paths) - sum(p.large_sent for p in before.paths)
-        assert 0.05 * small < big < 0.15 * small + 2
-        assert after.stats.stretch > 1
-
-
-async def test_without_large_probes_there_are_none(fabric: lab.Fabric) -> None:
-    async with pair(fabric, large_ratio=0.0) as (one, _):
-        assert {(p.large_bytes, p.large_sent) for p in one.edge.snapshot().paths} == {(0, 0)}
-
-
-async def test_large_probes_that_never_arrived_say_nothing(fabric: lab.Fabric) -> None:
-    """A path whose MTU is smaller than the uplink's from the start is no failure: the data knows it, too."""
-    for switch in ("x1", "l1"):
-        lab.nft(switch, "meta length > 1000 counter drop")
-    async with pair(fabric) as (one, _):
-        await one.until(lambda: all(p.large_sent > 3 for p in one.edge.snapshot().paths))
-        assert not [e for e in one.judged() if e[2] == "blackhole"]
-        assert {settled for settled, _ in large(one).values()} == {0}
-
-
-async def test_a_path_that_becomes_slow_forgets_its_large_probes(fabric: lab.Fabric) -> None:
-    async with pair(fabric) as (one, two):
-        await one.until(lambda: all(settled for settled, _ in large(one).values()))
-        lab.nft("x1", LARGE)
-        await one.until(lambda: ("eth2", 21, "blackhole") in one.judged())
-        one.told.clear()
-        one.plan(two.address, interval_s=0.5)
-        assert one.judged() == [("eth2", 21, "good")]
 
 
 async def test_every_path_of_one_direction_mute_is_found_without_a_witness(fabric: lab.Fabric) -> None:
