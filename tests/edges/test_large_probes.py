@@ -91,18 +91,3 @@ async def test_a_path_that_becomes_slow_forgets_its_large_probes(fabric: lab.Fab
         one.told.clear()
         one.plan(two.address, interval_s=0.5)
         assert one.judged() == [("eth2", 21, "good")]
-
-
-async def test_after_a_plain_blackhole_no_large_probe_holds_the_path_back(fabric: lab.Fabric) -> None:
-    """The large ones were lost as the small ones were: that says nothing of large packets."""
-    async with pair(fabric) as (one, _):
-        await one.until(lambda: all(settled for settled, _ in large(one).values()))
-        lab.nft("x1", "ip6 saddr fd01:ff::1 counter drop")
-        await one.until(lambda: one.evidence()["eth2", 21] == "blackhole")
-        await asyncio.sleep(0.5)
-        lab.nft("x1", "")
-        await one.until(lambda: one.evidence()["eth2", 21] == "good")
-        one.told.clear()
-        before = {(p.uplink, p.label): p.large_settled for p in one.edge.snapshot().paths}
-        await one.until(lambda: large(one)["eth2", 21][0] > before["eth2", 21] + 8)
-        assert not [e for e in one.judged() if e[2] in ("blackhole", "lossy")]
