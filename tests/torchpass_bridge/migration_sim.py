@@ -1,0 +1,327 @@
+"""A job, its spares, coordinators and a store in one process, in ticks of 10 ms: everything that can go wrong between
+the records, the statuses and the collectives, without sockets.
+
+A collective needs all members of one group; whoever is released from one that was complete may have applied the step
+or not, as with a real one. State is the number of optimizer steps that were applied to it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+
+from torchpass_bridge.core.coordinate import decide
+from torchpass_bridge.core.duty import Duty, duty
+from torchpass_bridge.core.scene import Claim, Close, Drop, Free, Limits, Put, Reply, Scene
+from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status
+
+TICK_S = 0.01
+FIT = Fit(torch="2", device="cpu", model="m", optimizer="o", state_bytes=1, threads=1)
+
+
+class Store:
+    """Compare-and-set by revision; watchers see changes in order, each with its own delay."""
+
+    def __init__(self) -> None:
+        self.job: tuple[int, Job] | None = None
+        self.spares: dict[str, tuple[int, Spare]] = {}
+        self.entries: dict[int, Entry] = {}
+        self.revision = 0
+        self.away = False
+        self.history: list[tuple[int, Job]] = []
+
+    def put_job(self, job: Job, expected: int) -> bool:
+        if self.away or (self.job[0] if self.job else 0) != expected:
+            return False
+        self.revision += 1
+        self.job = (self.revision, job)
+        self.history.append(self.job)
+        return True
+
+    def put_spare(self, spare: Spare, expected: int) -> bool:
+        if self.away or self.spares.get(spare.member.id, (0,))[0] != expected:
+            return False
+        self.revision += 1
+        self.spares[spare.member.id] = (self.revision, spare)
+        return True
+
+
+@dataclass(eq=False)
+class Process:
+    """A member or a spare. `seen`: how far it has watched the job's record."""
+
+    member: Member
+    rank: int | None = None
+    group: tuple[int, int] = (0, 0)
+    step: int = 0
+    applied: int = 0
+    """What its state is."""
+    doing: str = "training"
+    built: tuple[int, int] = (0, 0)
+    building: tuple[int, int] | None = None
+    holds: tuple[int, int, str] = (0, 0, "")
+    peer_gone: bool = False
+    alive: bool = True
+    frozen_until: int = 0
+    sequence: int = 0
+    seen: int = 0
+    in_step: bool = False
+    giving: int = -1
+    copying: int = 0
+    own: bool = True
+    """Whether it has what belongs to its rank alone."""
+    duty: Duty = field(default_factory=Duty)
+
+    def status(self) -> Status:
+        self.sequence += 1
+        return Status(
+            member=self.member.id, sequence=self.sequence, doing=self.doing, generation=self.group[0],  # type: ignore[arg-type]
+            step=self.step, built=self.built, holds=self.holds, peer_gone=self.peer_gone,
+        )  # fmt: skip
+
+
+class Desk:
+    """A coordinator: its own soft knowledge, and the revision that it decides on."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.scene: Scene | None = None
+        self.revision = 0
+        self.seen = 0
+        self.dead_until = 0
+        self.spare_revisions: dict[str, int] = {}
+
+    def restart(self) -> None:
+        self.scene, self.seen = None, 0
+
+    def tick(self) -> None:
+        world, store = self.world, self.world.store
+        now_s = world.tick * TICK_S
+        if world.tick < self.dead_until:
+            return
+        while not store.away and self.seen < len(store.history) and (
+            self.scene is None or world.chance.random() < 0.7
+        ):  # fmt: skip
+            self.revision, job = store.history[self.seen]
+            self.seen += 1
+            if self.scene is None:
+                self.seen = len(store.history)
+                self.revision, job = store.history[-1]
+                self.scene = Scene(job, world.limits, now_s)
+            self.scene.see_job(job, now_s)
+        if self.scene is None:
+            return
+        if not store.away:
+            self.scene.spares = {name: spare for name, (_, spare) in store.spares.items()}
+            self.spare_revisions = {name: revision for name, (revision, _) in store.spares.items()}
+        for action in decide(self.scene, now_s, now_s):
+            self.act(action)
+
+    def act(self, action: object) -> None:
+        store = self.world.store
+        if isinstance(action, Put):
+            self.world.check_job(action.job, store.put_job(action.job, self.revision))
+        elif isinstance(action, Close):
+            if not store.away:
+                store.entries.setdefault(action.entry.number, action.entry)
+                if self.world.chance.random() < 0.05:
+                    self.dead_until = self.world.tick + 30  # between the two writes
+                    self.restart()
+                    return
+            self.world.check_job(action.job, store.put_job(action.job, self.revision))
+        elif isinstance(action, Claim | Free):
+            name = action.spare.member.id
+            store.put_spare(action.spare, self.spare_revisions.get(name, 0))
+        elif isinstance(action, Drop):
+            if not store.away:
+                store.spares.pop(action.spare.member.id, None)
+        elif isinstance(action, Reply):
+            self.world.answers[action.ask.id] = action.answer
+
+
+class World:
+    def __init__(
+        self, seed: int, ranks: int = 4, spares: int = 2, steps: int = 60, desks: int = 2, limits: Limits | None = None
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.limits = limits or Limits(spare_wait_s=3.0, phase_s=3.0)
+        self.tick = 0
+        self.steps = steps
+        self.ranks = ranks
+        self.store = Store()
+        self.answers: dict[str, Answer] = {}
+        self.processes: dict[str, Process] = {}
+        self.completed: dict[int, list[tuple[tuple[int, int], tuple[str, ...]]]] = {}
+        """By step: the groups that completed it."""
+        self.applied: dict[int, set[str]] = {}
+        self.pending: list[tuple[int, Desk, Status]] = []
+        self.made = 0
+        members = []
+        for rank in range(ranks):
+            process = self.process(f"h{rank}")
+            process.rank, process.group, process.built = rank, (1, 0), (1, 0)
+            members.append(process.member)
+        self.store.put_job(Job("j", ranks, 1, tuple(members)), 0)
+        for number in range(spares):
+            self.add_spare(f"s{number}")
+        self.desks = [Desk(self, f"d{number}") for number in range(desks)]
+
+    def process(self, host: str, fit: Fit = FIT) -> Process:
+        self.made += 1
+        name = f"{host}-{self.made}"
+        made = Process(Member(name, host, self.made, f"{host}:1", fit))
+        made.seen = len(self.store.history)
+        self.processes[name] = made
+        return made
+
+    def add_spare(self, host: str, fit: Fit = FIT) -> Process:
+        made = self.process(host, fit)
+        made.doing, made.own = "waiting", False
+        self.store.put_spare(Spare(made.member, "j"), 0)
+        return made
+
+    @property
+    def job(self) -> Job:
+        assert self.store.job is not None
+        return self.store.job[1]
+
+    # what must always hold
+    def check_job(self, job: Job, written: bool) -> None:
+        if not written:
+            return
+        ids = [m.id for m in job.members]
+        assert len(set(ids)) == job.world, ids
+        assert not set(ids) & set(job.fenced) or job.incident, "a fenced member holds a rank"
+        if job.incident is not None:
+            claims = [m.id for _, m in job.incident.claims]
+            assert len(set(claims)) == len(claims)
+            assert not set(claims) & set(job.fenced)
+            if job.incident.phase == "resuming":
+                for rank, member in enumerate(job.members):
+                    process = self.processes[member.id]
+                    assert member.id not in job.fenced
+                    if process.alive:
+                        assert process.applied == process.step == job.incident.at_step, (rank, process)
+                best = max((p.step for m in job.members if (p := self.processes[m.id]).alive), default=0)
+                assert best <= job.incident.at_step
+
+    # one tick
+    def run(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.tick += 1
+            now_s = self.tick * TICK_S
+            due = [item for item in self.pending if item[0] <= self.tick]
+            self.pending = [item for item in self.pending if item[0] > self.tick]
+            for _, desk, status in due:
+                if desk.scene is not None and self.tick >= desk.dead_until:
+                    desk.scene.hear(status, now_s)
+            order = [p for p in self.processes.values() if p.alive and self.tick >= p.frozen_until]
+            self.chance.shuffle(order)
+            for process in order:
+                self.act(process)
+            self.collectives()
+            for desk in self.desks:
+                desk.tick()
+            if self.job.ended:
+                return
+
+    def act(self, p: Process) -> None:
+        history = self.store.history
+        while not self.store.away and p.seen < len(history) and self.chance.random() < 0.8:
+            p.seen += 1
+        p.duty = todo = duty(history[p.seen - 1][1], p.member.id) if p.seen else Duty()
+        before = (p.doing, p.step, p.built, p.holds, p.group)
+        if todo.fenced or todo.ended:
+            p.alive = False
+            return
+        if todo.rank is not None:
+            p.rank = todo.rank
+            self.follow(p, todo)
+        if before != (p.doing, p.step, p.built, p.holds, p.group) or (self.tick + p.member.pid) % 10 == 0:
+            for desk in self.desks:
+                self.pending.append((self.tick + self.chance.randint(0, 3), desk, p.status()))
+
+    def follow(self, p: Process, todo: Duty) -> None:
+        p.giving = todo.give if p.doing != "training" and todo.give == p.step else -1
+        p.building = todo.build
+        if todo.build is not None and p.built != todo.build:
+            others = [self.processes[m.id] for m in todo.build_members]
+            if all(q.alive and self.tick >= q.frozen_until and q.building == todo.build for q in others):
+                p.built = todo.build
+        if todo.release and p.doing == "training":
+            p.in_step = False
+            p.doing = "stopped"
+        if todo.group > p.group and p.built == todo.group and p.rank is not None:
+            if todo.at_step >= 0 and p.step != todo.at_step:
+                return  # it has not got what the others go on with
+            p.group, p.doing, p.in_step, p.peer_gone = todo.group, "training", False, False
+        if p.doing == "paused" and (todo.pause_at < 0 or todo.pause_at > p.step) and todo.group == p.group:
+            p.doing = "training"
+        if p.doing == "training" and todo.pause_at == p.step and not p.in_step:
+            p.doing = "paused"
+        if todo.take is not None and p.holds[:2] != todo.build and p.doing != "training":
+            sources = [self.processes[m.id] for m in todo.take_from]
+            if all(q.alive and self.tick >= q.frozen_until and q.giving == todo.at_step for q in sources):
+                p.copying += 1
+                if p.copying >= 5:
+                    assert {q.applied for q in sources} == {todo.at_step}
+                    p.applied = p.step = todo.at_step
+                    assert todo.build is not None
+                    p.holds = (*todo.build, "d")
+                    p.copying = 0
+            else:
+                p.copying = 0
+        if p.doing == "training" and p.group == todo.group and not p.in_step:
+            if p.step >= self.steps:
+                p.doing = "left"
+            elif self.chance.random() < 0.5:
+                p.in_step = True
+
+    def collectives(self) -> None:
+        """A step's collective is done once all members of a group are in the same step of it."""
+        inside = [p for p in self.processes.values() if p.alive and p.in_step and p.doing == "training"]
+        for group in {p.group for p in inside}:
+            here = [p for p in inside if p.group == group]
+            if len(here) < self.ranks or self.chance.random() < 0.4:
+                continue
+            assert len(here) == self.ranks and sorted(p.rank or 0 for p in here) == list(range(self.ranks))
+            assert len({p.step for p in here}) == 1, [(p.member.id, p.step) for p in here]
+            step = here[0].step
+            done = self.completed.setdefault(step, [])
+            done.append((group, tuple(p.member.id for p in here)))
+            for p in here:
+                assert p.applied == p.step
+                if self.tick < p.frozen_until:
+                    p.alive = p.alive and self.chance.random() < 0.5  # broken by the others' leaving, or done later
+                p.step += 1
+                p.applied += 1
+                p.in_step = False
+                self.applied.setdefault(step, set()).add(p.member.id)
+
+    # faults
+    def kill(self, p: Process) -> None:
+        """Its neighbours find their connections closed. A step that is complete may be applied by some and not by
+        others."""
+        p.alive = False
+        here = [q for q in self.processes.values() if q.alive and q.group == p.group and q.doing == "training"]
+        inside = [q for q in here if q.in_step]
+        if p.in_step and len(inside) == self.ranks - 1 and self.chance.random() < 0.5:
+            for q in inside:  # complete: some have got everything
+                if self.chance.random() < 0.5:
+                    q.step += 1
+                    q.applied += 1
+                    q.in_step = False
+        for q in inside[:2]:
+            if q.in_step:
+                q.in_step, q.doing, q.peer_gone = False, "stopped", True
+
+    def ask(self, what: str, host: str, name: str, unlimited: bool = True) -> None:
+        ask = Ask(name, what, host, unlimited=unlimited)  # type: ignore[arg-type]
+        for desk in self.desks:
+            if desk.scene is not None:
+                desk.scene.asks.append(msgspec.structs.replace(ask))
+
+    def holder(self, rank: int) -> Process:
+        return self.processes[self.job.members[rank].id]

@@ -1,0 +1,70 @@
+"""How an incident ends, and what the ledger says of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from torchpass_bridge.core.scene import Action, Close, Put, Scene
+from torchpass_bridge.wire import Ask, Ended, Entry, Incident, Outcome
+
+_replace = msgspec.structs.replace
+
+
+def close(scene: Scene, outcome: Outcome, why: str, unix_s: float, *, ended: Ended = "") -> list[Action]:
+    """The entry, and the record without the incident. Everything that was done stays done."""
+    job, incident = scene.job, scene.job.incident
+    assert incident is not None
+    entry = entry_of(scene, incident, outcome, why, unix_s)
+    return [Close(entry, _replace(job, incident=None, ended=ended or job.ended))]
+
+
+def cancel(scene: Scene, why: str, unix_s: float, waiting: tuple[Ask, ...] | None = None) -> list[Action]:
+    """A planned migration that has moved nobody: without an incident all go on in the group they have."""
+    job, incident = scene.job, scene.job.incident
+    assert incident is not None
+    kept = job.waiting if waiting is None else waiting
+    return [Close(entry_of(scene, incident, "cancelled", why, unix_s), _replace(job, incident=None, waiting=kept))]
+
+
+def give_up(scene: Scene, why: str, unix_s: float) -> list[Action]:
+    """The ranks that are left cannot go on: who holds state stores it, and the job ends, to be restored."""
+    how: Literal["stopped", "lost"] = "stopped" if scene.staying() else "lost"
+    return close(scene, how, why, unix_s, ended=how)
+
+
+def finish(scene: Scene, unix_s: float) -> list[Action]:
+    job = _replace(scene.job, incident=None, waiting=(), ended="finished")
+    if scene.job.incident is None:
+        return [Put(job)]
+    moved = scene.job.incident.phase == "resuming"
+    entry = entry_of(scene, scene.job.incident, "moved" if moved else "cancelled", "the job has done its steps", unix_s)
+    return [Close(entry, job)]
+
+
+def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_s: float) -> Entry:
+    """What the ledger says of it."""
+    job = scene.job
+    moved = incident.phase == "resuming"
+    statuses = [s for m in job.members if (s := scene.status(m))]
+    return Entry(
+        job=job.name,
+        number=incident.number,
+        kind=incident.kind,
+        cause=incident.cause,
+        evidence=incident.evidence,
+        trigger=incident.trigger,
+        ranks=incident.leaving,
+        hosts=incident.hosts,
+        spares=tuple(member.id for _, member in incident.claims),
+        outcome=outcome,
+        why=why,
+        began_unix_s=incident.began_unix_s,
+        ended_unix_s=unix_s,
+        pause_s=max((s.pause_s for s in statuses if s.generation == job.generation), default=0.0) if moved else 0.0,
+        steps_lost=0,
+        world=job.world,
+        attempts=incident.attempt + 1,
+        phase_unix_s=incident.phase_unix_s,
+    )

@@ -1,0 +1,149 @@
+"""What a coordinator knows: the job's record, and what it has heard itself. Only the record survives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from torchpass_bridge.wire import BEAT_S, Answer, Ask, Entry, Job, Member, Spare, Status
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`silent_s`: without a status for so long a member is gone; `gone_s`: the same when another member has found a
+    connection closed; `overdue_s`: the same when the host is said to have failed.
+
+    `phase_s`: for a member to do what a phase asks; `cut_s`: how far ahead the step is at which all stand still."""
+
+    silent_s: float = 0.7
+    gone_s: float = 0.25
+    overdue_s: float = 2.5 * BEAT_S
+    phase_s: float = 20.0
+    cut_s: float = 0.1
+    spare_wait_s: float = 30.0
+    """For a spare after a crash; then what is left is saved."""
+    attempts: int = 8
+    """After so many attempts within one incident a planned migration is cancelled and a crashed job is saved."""
+    per_hour: int = 6
+    """Planned migrations that nobody asked for in person."""
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Write the job's record, if it still is the one that was decided on."""
+
+    job: Job
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Write the ledger's entry (it may be there already: another coordinator wrote it and died), then the record."""
+
+    entry: Entry
+    job: Job
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Write the spare's record with its claim, if it still is the one that was seen."""
+
+    spare: Spare
+
+
+class Free(msgspec.Struct, frozen=True):
+    spare: Spare
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Delete a spare's record: it is none any more."""
+
+    spare: Spare
+
+
+class Reply(msgspec.Struct, frozen=True):
+    ask: Ask
+    answer: Answer
+
+
+Action = Put | Close | Claim | Free | Drop | Reply
+
+
+class Heard(msgspec.Struct):
+    status: Status
+    at_s: float
+    """When the latest status came, by the coordinator's clock."""
+    changed_s: float
+    """When it last said something new."""
+    step_s: float = 0.0
+    """How long its steps take; 0: not known."""
+    steps_since: tuple[int, float] = (0, 0.0)
+
+
+class Scene:
+    """Soft knowledge of one job. What is not in the record may be forgotten without harm."""
+
+    def __init__(self, job: Job, limits: Limits, now_s: float) -> None:
+        self.limits = limits
+        self.heard: dict[str, Heard] = {}
+        self.spares: dict[str, Spare] = {}
+        self.asks: list[Ask] = []
+        self.refused: dict[str, str] = {}
+        """Why a spare is not taken, by its id."""
+        self.bad: set[str] = set()
+        """Spares that failed in this incident."""
+        self.job = job
+        self.began_s = now_s
+        """When watching began: nobody is silent who had no time to speak."""
+        self.phase_since_s = now_s
+        self.incident_since_s = now_s
+
+    def see_job(self, job: Job, now_s: float) -> None:
+        old, new = self.job.incident, job.incident
+        if (old and (old.number, old.phase, old.attempt)) != (new and (new.number, new.phase, new.attempt)):
+            self.phase_since_s = now_s
+        if (old and old.number) != (new and new.number):
+            self.incident_since_s = now_s
+            self.bad.clear()
+        self.job = job
+
+    def hear(self, status: Status, now_s: float) -> bool:
+        """Take a status in; True when it says something new. Older ones than the latest are dropped."""
+        known = self.heard.get(status.member)
+        if known is None:
+            self.heard[status.member] = Heard(status, now_s, now_s, 0.0, (status.step, now_s))
+            return True
+        if status.sequence <= known.status.sequence:
+            return False
+        new = msgspec.structs.replace(status, sequence=0) != msgspec.structs.replace(known.status, sequence=0)
+        step, since_s = known.steps_since
+        if status.step - step >= 4 or now_s - since_s > 1.0:
+            if status.step > step:
+                known.step_s = (now_s - since_s) / (status.step - step)
+            known.steps_since = (status.step, now_s)
+        known.status, known.at_s = status, now_s
+        if new:
+            known.changed_s = now_s
+        return new
+
+    def silent(self, member: Member, now_s: float, limit_s: float) -> bool:
+        known = self.heard.get(member.id)
+        return now_s - max(known.at_s if known else self.began_s, self.began_s) > limit_s
+
+    def status(self, member: Member) -> Status | None:
+        known = self.heard.get(member.id)
+        return known.status if known else None
+
+    def by_rank(self, ranks: Iterator[int] | range | tuple[int, ...]) -> Iterator[tuple[int, Member, Status | None]]:
+        for rank in ranks:
+            member = self.job.members[rank]
+            yield rank, member, self.status(member)
+
+    def staying(self) -> tuple[int, ...]:
+        """Ranks whose holders stay."""
+        incident = self.job.incident
+        leaving = incident.leaving if incident else ()
+        return tuple(rank for rank in range(self.job.world) if rank not in leaving)
+
+    def step_s(self) -> float:
+        """How long the job's steps take, as far as known; 0: unknown."""
+        return min((h.step_s for m in self.job.members if (h := self.heard.get(m.id)) and h.step_s), default=0.0)
+
+    def newest_step(self) -> int:
+        return max((s.step for m in self.job.members if (s := self.status(m))), default=0)

@@ -1,0 +1,295 @@
+"""What members of a job, spares and coordinators say to one another: values, their bytes, the names they go under.
+
+Three kinds of records, all JSON:
+
+- `Job`: one key of the store a job. Changed only by compare-and-set, so any coordinator can go on with what another one
+  began; everybody else watches it and does what it says (`core.duty`). It is the only truth.
+- `Spare`: one key a spare. It is given away by compare-and-set on that key: never twice.
+- `Status`: what a member is doing. Not stored: said again every `BEAT_S`, and at once when it changes, so that one who
+  comes late, or takes over, knows all after one beat.
+
+`Ask` is a request to a coordinator, answered with `Answer` when the job's record holds it.
+
+Steps are counted as *applied*: a member at step 7 has applied 7 optimizer steps, and is in or before its eighth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Literal, TypeVar
+
+import msgspec
+
+BUCKET = "torchpass"
+"""Of the store, for jobs and spares."""
+BEAT_S = 0.1
+"""Between two statuses of a member that has nothing new to say."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """What must be alike in two processes for one to take the other's place, bit for bit.
+
+    `model`, `optimizer`: digests of names, shapes, types and options; `threads`: a sum's order depends on it;
+    `state_bytes`: what is copied; `loop`: of the trainer's own settings (bucket sizes, backend)."""
+
+    torch: str
+    device: str
+    model: str
+    optimizer: str
+    state_bytes: int
+    threads: int
+    loop: str = ""
+
+    def misfits(self, other: Fit) -> str:
+        """Why `other` cannot take this one's place; empty when it can."""
+        said = {
+            "torch": "torch version", "device": "kind of device", "model": "model", "optimizer": "optimizer",
+            "threads": "number of threads", "loop": "settings of the trainer",
+        }  # fmt: skip
+        wrong = [
+            f"{words} {getattr(other, name) or 'unknown'} instead of {getattr(self, name) or 'unknown'}"
+            for name, words in said.items()
+            if getattr(self, name) != getattr(other, name)
+        ]
+        if not wrong and self.state_bytes != other.state_bytes:
+            wrong = [f"{other.state_bytes} bytes of state instead of {self.state_bytes}"]
+        return "; ".join(wrong)
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One run of one process: it may hold a rank, or be a spare. Its `id` is never used again.
+
+    `address`: "host:port" where it gives its state; `domain`: what fails together with it beyond its host (a leaf, a
+    rack), empty: not known."""
+
+    id: str
+    host: str
+    pid: int
+    address: str
+    fit: Fit
+    accelerator: str = ""
+    domain: str = ""
+
+
+class Spare(msgspec.Struct, frozen=True):
+    """A warm process that waits. `job`: which it was built for; `claimed_by`: "job/incident", empty: free.
+
+    `proof` shows that it knows the job's key."""
+
+    member: Member
+    job: str
+    proof: str = ""
+    claimed_by: str = ""
+    lent_from: str = ""
+    """The preemptible job that it is taken from; empty: it was idle."""
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """The member that holds rank `to` in the next generation takes state from those that hold `sources` in this one.
+
+    All sources hold the same bytes, and each gives a part of them. `own`: who gives what belongs to the rank alone
+    (generators, data position): the one that leaves; None: nobody has it, it follows from seed, step and rank."""
+
+    to: int
+    sources: tuple[int, ...]
+    own: int | None = None
+
+
+Phase = Literal["requested", "preparing", "quiescing", "moving", "resuming"]
+Kind = Literal["planned", "crash"]
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """One migration under way. `leaving`: ranks whose holders go; `claims`: who takes them; `attempt` is counted up
+    whenever the next group's members change, so that no group is ever built half of old and half of new ones."""
+
+    number: int
+    kind: Kind
+    leaving: tuple[int, ...]
+    hosts: tuple[str, ...]
+    """Of those that leave."""
+    cause: str
+    evidence: tuple[str, ...] = ()
+    trigger: str = "silence"
+    phase: Phase = "requested"
+    attempt: int = 0
+    claims: tuple[tuple[int, Member], ...] = ()
+    cut: int = -1
+    """Planned: the number of applied steps at which all stand still; -1: not chosen yet."""
+    copies: tuple[Copy, ...] = ()
+    at_step: int = -1
+    """What every member has applied when it goes on."""
+    digests: tuple[tuple[int, str], ...] = ()
+    """By rank, of what was verified."""
+    began_unix_s: float = 0.0
+    phase_unix_s: tuple[tuple[str, float], ...] = ()
+    """When each phase was entered first, for the ledger."""
+
+
+Outcome = Literal["moved", "cancelled", "stopped", "lost"]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A closed incident, as the ledger keeps it. `pause_s`: from the last step before to the first one after.
+
+    `steps_lost`: applied steps that had to be done again; `outcome`: moved · cancelled (planned: nobody left, the job
+    trained on) · stopped (no spare: what is left was stored, the job ended) · lost (nobody had the state any more)."""
+
+    job: str
+    number: int
+    kind: Kind
+    cause: str
+    evidence: tuple[str, ...]
+    trigger: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    spares: tuple[str, ...]
+    outcome: Outcome
+    why: str
+    began_unix_s: float
+    ended_unix_s: float
+    pause_s: float
+    steps_lost: int
+    world: int
+    attempts: int
+    phase_unix_s: tuple[tuple[str, float], ...] = ()
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A request: move what is on a host away (`migrate`), the host has failed (`failed`), or neither is so after all
+    (`withdraw`). `accelerator`: only the ranks on that one; `unlimited`: an operator's, outside the hourly budget."""
+
+    id: str
+    what: Literal["migrate", "failed", "withdraw"]
+    host: str
+    accelerator: str = ""
+    cause: str = ""
+    evidence: tuple[str, ...] = ()
+    unlimited: bool = False
+    trigger: str = "operator"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`taken`: it is in the job's record. `why`: what follows, or why it is refused."""
+
+    taken: bool
+    why: str
+
+
+Ended = Literal["", "finished", "stopped", "lost"]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`members` by rank. `fenced`: ids that can never take part again. `waiting`: requests whose turn comes later.
+
+    `ended`: empty while it trains; then finished · stopped (whoever holds state stores it: it is to be restored) ·
+    lost."""
+
+    name: str
+    world: int
+    generation: int
+    members: tuple[Member, ...]
+    attempt: int = 0
+    """With which the present group was built."""
+    fenced: tuple[str, ...] = ()
+    incident: Incident | None = None
+    incidents: int = 0
+    waiting: tuple[Ask, ...] = ()
+    moved_unix_s: tuple[float, ...] = ()
+    """When migrations within the budget were begun; those of the last hour."""
+    ended: Ended = ""
+
+    def rank_of(self, member_id: str) -> int | None:
+        """Its rank in the present generation."""
+        return next((rank for rank, m in enumerate(self.members) if m.id == member_id), None)
+
+    def next_members(self) -> tuple[Member, ...]:
+        """By rank, once the incident is over."""
+        claims = dict(self.incident.claims) if self.incident else {}
+        return tuple(claims.get(rank, m) for rank, m in enumerate(self.members))
+
+    def next_group(self) -> tuple[int, int]:
+        """(generation, attempt) of the group that is built for the time after the incident."""
+        return self.generation + 1, self.incident.attempt if self.incident else 0
+
+
+Doing = Literal["training", "paused", "stopped", "left", "waiting"]
+"""training: in a step or between two · paused: stands still at the cut · stopped: out of a broken collective, stands
+still · left: has done all its steps · waiting: a spare."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What a member is doing. `step`: applied; `generation`: of the group that it trains in, or did last."""
+
+    member: str
+    sequence: int
+    doing: Doing
+    generation: int = 0
+    step: int = 0
+    built: tuple[int, int] = (0, 0)
+    """The group for the time after, when it stands."""
+    holds: tuple[int, int, str] = (0, 0, "")
+    """The group for which the state was taken over and verified, and its digest."""
+    trouble: str = ""
+    """What keeps it from doing what the job's record asks; for the ledger and for people."""
+    peer_gone: bool = False
+    """Its collective broke, or found a connection closed: somebody is gone, whoever it is."""
+    pause_s: float = 0.0
+    """From the end of its last step before the latest incident to the end of its first one after."""
+
+
+T = TypeVar("T", Job, Spare, Status, Ask, Answer, Entry)
+
+
+def encode(value: Job | Spare | Status | Ask | Answer | Entry) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """ValueError (msgspec.DecodeError is one) when the bytes are no such record."""
+    return msgspec.json.decode(data, type=kind)
+
+
+def check_name(name: str) -> str:
+    """A job's or a member's name as it may stand in keys and subjects; ValueError otherwise."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r}: a name is 1 to 64 letters, digits, '_' and '-'")
+    return name
+
+
+def job_key(job: str) -> str:
+    return f"job.{check_name(job)}"
+
+
+def seat_key(job: str, rank: int) -> str:
+    """Where the process that starts as a rank puts its `Member`: created once, never overwritten."""
+    return f"seat.{check_name(job)}.{rank}"
+
+
+def spare_key(member_id: str) -> str:
+    return f"spare.{check_name(member_id)}"
+
+
+def entry_key(job: str, number: int) -> str:
+    return f"ledger.{check_name(job)}.{number}"
+
+
+def status_subject(job: str) -> str:
+    return f"torchpass.{check_name(job)}.status"
+
+
+def ask_subject(job: str) -> str:
+    return f"torchpass.{check_name(job)}.ask"
+
+
+def prove(key: bytes, job: str, member_id: str) -> str:
+    """That who offers a spare, or asks for state, knows the job's key."""
+    return hmac.new(key, f"{job}/{member_id}".encode(), hashlib.sha256).hexdigest()
+
+
+def proved(key: bytes, job: str, member_id: str, proof: str) -> bool:
+    return hmac.compare_digest(prove(key, job, member_id), proof)
