@@ -115,6 +115,8 @@ class Incident(msgspec.Struct, frozen=True):
     cause: str
     evidence: tuple[str, ...] = ()
     trigger: str = "silence"
+    failing: bool = False
+    """Planned: the host is said to have failed, so that silence of what is on it is believed sooner."""
     phase: Phase = "requested"
     attempt: int = 0
     claims: tuple[tuple[int, Member], ...] = ()
@@ -123,6 +125,10 @@ class Incident(msgspec.Struct, frozen=True):
     copies: tuple[Copy, ...] = ()
     at_step: int = -1
     """What every member has applied when it goes on."""
+    bad: tuple[str, ...] = ()
+    """Spares that said what keeps them from it: none of them is claimed again for this incident."""
+    shaky: tuple[str, ...] = ()
+    """Spares that were gone, or too slow, once: the last ones to be claimed again."""
     digests: tuple[tuple[int, str], ...] = ()
     """By rank, of what was verified."""
     began_unix_s: float = 0.0

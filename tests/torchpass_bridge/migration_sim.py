@@ -10,8 +10,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-import msgspec
-
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.duty import Duty, duty
 from torchpass_bridge.core.scene import Claim, Close, Drop, Free, Limits, Put, Reply, Scene
@@ -65,6 +63,8 @@ class Process:
     peer_gone: bool = False
     alive: bool = True
     frozen_until: int = 0
+    mute_until: int = 0
+    """Cut off from the store and the coordinators; the fabric carries it all the same."""
     sequence: int = 0
     seen: int = 0
     in_step: bool = False
@@ -138,7 +138,7 @@ class Desk:
             if not store.away:
                 store.spares.pop(action.spare.member.id, None)
         elif isinstance(action, Reply):
-            self.world.answers[action.ask.id] = action.answer
+            self.world.answers.setdefault(action.ask.id, action.answer)
 
 
 class World:
@@ -155,7 +155,6 @@ class World:
         self.processes: dict[str, Process] = {}
         self.completed: dict[int, list[tuple[tuple[int, int], tuple[str, ...]]]] = {}
         """By step: the groups that completed it."""
-        self.applied: dict[int, set[str]] = {}
         self.pending: list[tuple[int, Desk, Status]] = []
         self.made = 0
         members = []
@@ -187,18 +186,25 @@ class World:
         assert self.store.job is not None
         return self.store.job[1]
 
+    def rewrite(self, job: Job) -> None:
+        """Before it begins: the record as a test wants it."""
+        assert self.store.job is not None
+        assert self.store.put_job(job, self.store.job[0])
+
     # what must always hold
     def check_job(self, job: Job, written: bool) -> None:
         if not written:
             return
+        before = self.store.history[-2][1]
         ids = [m.id for m in job.members]
         assert len(set(ids)) == job.world, ids
-        assert not set(ids) & set(job.fenced) or job.incident, "a fenced member holds a rank"
+        assert not set(ids) & set(job.fenced) or job.incident or job.ended, "a fenced member holds a rank"
         if job.incident is not None:
             claims = [m.id for _, m in job.incident.claims]
             assert len(set(claims)) == len(claims)
             assert not set(claims) & set(job.fenced)
-            if job.incident.phase == "resuming":
+            if job.generation > before.generation:
+                assert job.generation == before.generation + 1
                 for rank, member in enumerate(job.members):
                     process = self.processes[member.id]
                     assert member.id not in job.fenced
@@ -215,7 +221,7 @@ class World:
             due = [item for item in self.pending if item[0] <= self.tick]
             self.pending = [item for item in self.pending if item[0] > self.tick]
             for _, desk, status in due:
-                if desk.scene is not None and self.tick >= desk.dead_until:
+                if desk.scene is not None and self.tick >= desk.dead_until and not self.store.away:
                     desk.scene.hear(status, now_s)
             order = [p for p in self.processes.values() if p.alive and self.tick >= p.frozen_until]
             self.chance.shuffle(order)
@@ -229,7 +235,8 @@ class World:
 
     def act(self, p: Process) -> None:
         history = self.store.history
-        while not self.store.away and p.seen < len(history) and self.chance.random() < 0.8:
+        cut_off = self.store.away or self.tick < p.mute_until
+        while not cut_off and p.seen < len(history) and self.chance.random() < 0.8:
             p.seen += 1
         p.duty = todo = duty(history[p.seen - 1][1], p.member.id) if p.seen else Duty()
         before = (p.doing, p.step, p.built, p.holds, p.group)
@@ -239,6 +246,8 @@ class World:
         if todo.rank is not None:
             p.rank = todo.rank
             self.follow(p, todo)
+        if self.tick < p.mute_until:
+            return
         if before != (p.doing, p.step, p.built, p.holds, p.group) or (self.tick + p.member.pid) % 10 == 0:
             for desk in self.desks:
                 self.pending.append((self.tick + self.chance.randint(0, 3), desk, p.status()))
@@ -288,9 +297,7 @@ class World:
                 continue
             assert len(here) == self.ranks and sorted(p.rank or 0 for p in here) == list(range(self.ranks))
             assert len({p.step for p in here}) == 1, [(p.member.id, p.step) for p in here]
-            step = here[0].step
-            done = self.completed.setdefault(step, [])
-            done.append((group, tuple(p.member.id for p in here)))
+            self.note(here[0].step, group, here)
             for p in here:
                 assert p.applied == p.step
                 if self.tick < p.frozen_until:
@@ -298,7 +305,11 @@ class World:
                 p.step += 1
                 p.applied += 1
                 p.in_step = False
-                self.applied.setdefault(step, set()).add(p.member.id)
+
+    def note(self, step: int, group: tuple[int, int], here: list[Process]) -> None:
+        """A step is complete. Never twice: somebody has applied it, and all go on from there."""
+        assert step not in self.completed or group == self.completed[step][0][0], (step, group, self.completed[step])
+        self.completed.setdefault(step, []).append((group, tuple(p.member.id for p in here)))
 
     # faults
     def kill(self, p: Process) -> None:
@@ -308,20 +319,22 @@ class World:
         here = [q for q in self.processes.values() if q.alive and q.group == p.group and q.doing == "training"]
         inside = [q for q in here if q.in_step]
         if p.in_step and len(inside) == self.ranks - 1 and self.chance.random() < 0.5:
-            for q in inside:  # complete: some have got everything
-                if self.chance.random() < 0.5:
-                    q.step += 1
-                    q.applied += 1
-                    q.in_step = False
+            some = [q for q in inside if self.chance.random() < 0.5]  # complete: some have got everything
+            for q in some:
+                q.step += 1
+                q.applied += 1
+                q.in_step = False
+            if some:
+                self.note(p.step, p.group, [*inside, p])
         for q in inside[:2]:
             if q.in_step:
                 q.in_step, q.doing, q.peer_gone = False, "stopped", True
 
     def ask(self, what: str, host: str, name: str, unlimited: bool = True) -> None:
         ask = Ask(name, what, host, unlimited=unlimited)  # type: ignore[arg-type]
-        for desk in self.desks:
-            if desk.scene is not None:
-                desk.scene.asks.append(msgspec.structs.replace(ask))
+        desks = [desk.scene for desk in self.desks if desk.scene is not None and self.tick >= desk.dead_until]
+        if desks:  # one of the coordinators gets it
+            self.chance.choice(desks).asks.append(ask)
 
     def holder(self, rank: int) -> Process:
         return self.processes[self.job.members[rank].id]

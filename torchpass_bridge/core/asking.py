@@ -31,12 +31,14 @@ def take(scene: Scene, unix_s: float) -> tuple[list[Action], Job, str]:
             kept = tuple(w for w in job.waiting if w.host != ask.host)
             too_late = _too_late(job, ask)
             if kept == job.waiting and too_late:
-                actions.append(Reply(ask, Answer(False, too_late)))
+                done = ask.id in scene.taking_back
+                actions.append(Reply(ask, Answer(done, "taken back" if done else too_late)))
                 continue
             job = _replace(job, waiting=kept)
             if not too_late:
                 cancelled = ask.cause or "what was said of the host is taken back"
-            actions.append(Reply(ask, Answer(True, "taken back")))
+            scene.taking_back.add(ask.id)
+            left.append(ask)
             continue
         if any(w.host == ask.host and w.accelerator == ask.accelerator for w in scene.job.waiting):
             actions.append(Reply(ask, Answer(True, "its turn comes")))
@@ -73,7 +75,8 @@ def next_waiting(scene: Scene, unix_s: float) -> list[Action]:
         made = Incident(
             number=job.incidents + 1, kind="planned", leaving=ranks, hosts=(ask.host,),
             cause=ask.cause or f"asked to leave {ask.host}",
-            evidence=ask.evidence, trigger=ask.trigger, began_unix_s=unix_s, phase_unix_s=(("requested", unix_s),),
+            evidence=ask.evidence, trigger=ask.trigger, failing=ask.what == "failed",
+            began_unix_s=unix_s, phase_unix_s=(("requested", unix_s),),
         )  # fmt: skip
         counted = moved if ask.unlimited else (*moved, unix_s)
         job = _replace(job, incident=made, incidents=made.number, moved_unix_s=counted)

@@ -28,9 +28,9 @@ def cancel(scene: Scene, why: str, unix_s: float, waiting: tuple[Ask, ...] | Non
     return [Close(entry_of(scene, incident, "cancelled", why, unix_s), _replace(job, incident=None, waiting=kept))]
 
 
-def give_up(scene: Scene, why: str, unix_s: float) -> list[Action]:
+def give_up(scene: Scene, why: str, unix_s: float, *, lost: bool = False) -> list[Action]:
     """The ranks that are left cannot go on: who holds state stores it, and the job ends, to be restored."""
-    how: Literal["stopped", "lost"] = "stopped" if scene.staying() else "lost"
+    how: Literal["stopped", "lost"] = "lost" if lost else "stopped"
     return close(scene, how, why, unix_s, ended=how)
 
 

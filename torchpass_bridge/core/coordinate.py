@@ -54,6 +54,8 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
     lost = _losses(scene, now_s)
     if lost:
         return [*actions, *_crash(scene, lost, unix_s)]
+    if incident is not None and incident.kind == "crash" and _nobody(scene, now_s):
+        return [*actions, *closing.give_up(scene, "no member of the job is heard any more", unix_s, lost=True)]
     if incident is None:
         return [*actions, *(_broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s))]
     return [*actions, *_PHASES[incident.phase](scene, incident, now_s, unix_s)]
@@ -64,15 +66,16 @@ def _losses(scene: Scene, now_s: float) -> dict[int, str]:
     """Ranks whose holders are gone now, and how that is known. Those known to leave after a crash are not new."""
     job, limits = scene.job, scene.limits
     incident = job.incident
+    if scene.deaf(now_s):
+        return {}
     gone = incident.leaving if incident and incident.kind == "crash" and incident.phase != "resuming" else ()
     found: dict[int, str] = {}
     said = [s for _, _, s in scene.by_rank(range(job.world)) if s]
     closed = incident is None and any(s.peer_gone and s.generation == job.generation for s in said)
-    failed = {ask.host for ask in scene.asks if ask.what == "failed"} | {
-        ask.host for ask in job.waiting if ask.what == "failed"
-    }
+    failed = {ask.host for ask in (*scene.asks, *job.waiting) if ask.what == "failed"}
+    failed.update(incident.hosts if incident and incident.failing else ())
     for rank, member, status in scene.by_rank(range(job.world)):
-        if rank in gone or (status and status.doing == "left"):
+        if rank in gone or scene.needed(member) or (incident is None and status and status.doing == "left"):
             continue
         if scene.silent(member, now_s, limits.silent_s):
             found[rank] = f"not heard for {limits.silent_s:g} s"
@@ -80,7 +83,18 @@ def _losses(scene: Scene, now_s: float) -> dict[int, str]:
             found[rank] = "its host is said to have failed, and it is not heard"
         elif closed and scene.silent(member, now_s, limits.gone_s):
             found[rank] = f"another rank's connection was closed, and it is not heard for {limits.gone_s:g} s"
-    return found
+    # Somebody has to be left who is heard without doubt: else they may all train, cut off from the store.
+    heard = any(
+        rank not in gone and rank not in found and not scene.silent(member, now_s, limits.overdue_s)
+        for rank, member in enumerate(job.members)
+    )
+    return found if heard else {}
+
+
+def _nobody(scene: Scene, now_s: float) -> bool:
+    """After a crash: none of those who could have the state is heard, for long, though spares are."""
+    members = [scene.job.members[rank] for rank in scene.staying()]
+    return not scene.deaf(now_s) and all(scene.silent(m, now_s, scene.limits.lost_s) for m in members)
 
 
 def _crash(scene: Scene, lost: dict[int, str], unix_s: float) -> list[Action]:
@@ -150,7 +164,7 @@ def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     job = scene.job
     missing = spares.gone(scene, incident, now_s)
     if missing:
-        return _without(scene, incident, missing, unix_s)
+        return _without(scene, incident, missing, now_s, unix_s)
     late = [m for m in job.next_members() if not ((s := scene.status(m)) and s.built == job.next_group())]
     if incident.kind == "crash":
         late += [m for _, m, s in scene.by_rank(scene.staying()) if not (s and s.doing in STANDING)]
@@ -161,7 +175,7 @@ def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
         return [_phase(job, _replace(incident, cut=cut), "quiescing", unix_s)]
     steps = {rank: s.step for rank, _, s in scene.by_rank(scene.staying()) if s}
     if not steps:
-        return closing.give_up(scene, "no member is left that holds the job's state", unix_s)
+        return closing.give_up(scene, "no member is left that holds the job's state", unix_s, lost=True)
     at_step = max(steps.values())
     sources = tuple(rank for rank, step in steps.items() if step == at_step)
     behind = (*incident.leaving, *(rank for rank, step in steps.items() if step < at_step))
@@ -174,7 +188,7 @@ def _quiescing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     job = scene.job
     missing = spares.gone(scene, incident, now_s)
     if missing:
-        return _without(scene, incident, missing, unix_s)
+        return _without(scene, incident, missing, now_s, unix_s)
     seen = list(scene.by_rank(range(job.world)))
     if scene.newest_step() > incident.cut:
         cut = scene.newest_step() + 2 * _margin(scene)
@@ -192,7 +206,7 @@ def _moving(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> li
     job = scene.job
     missing = spares.gone(scene, incident, now_s)
     if missing:
-        return _without(scene, incident, missing, unix_s)
+        return _without(scene, incident, missing, now_s, unix_s)
     group = job.next_group()
     members = job.next_members()
     holding: list[tuple[int, str]] = []
@@ -238,12 +252,18 @@ _PHASES = {
 
 
 # ways back
-def _without(scene: Scene, incident: Incident, missing: tuple[int, ...], unix_s: float) -> list[Action]:
+def _without(scene: Scene, incident: Incident, missing: tuple[int, ...], now_s: float, unix_s: float) -> list[Action]:
     """The spares for these ranks are gone: others are sought, and the next group is built anew."""
-    if incident.attempt + 1 >= scene.limits.attempts:
+    if _tired(scene, incident, now_s):
         return _enough(scene, incident, f"{incident.attempt + 1} attempts, the last one without its spare", unix_s)
     kept = tuple((rank, member) for rank, member in incident.claims if rank not in missing)
-    return [Put(_replace(scene.job, incident=_again(_replace(incident, claims=kept))))]
+    shaky = (*incident.shaky, *(member.id for rank, member in incident.claims if rank in missing))
+    return [Put(_replace(scene.job, incident=_again(_replace(incident, claims=kept, shaky=shaky))))]
+
+
+def _tired(scene: Scene, incident: Incident, now_s: float) -> bool:
+    """Many attempts, and over a time: two coordinators that disagree about a spare use attempts up in no time."""
+    return incident.attempt + 1 >= scene.limits.attempts and now_s - scene.incident_since_s > scene.limits.spare_wait_s
 
 
 def _overdue(scene: Scene, incident: Incident, late: list[Member], now_s: float, unix_s: float) -> list[Action]:
@@ -255,12 +275,14 @@ def _overdue(scene: Scene, incident: Incident, late: list[Member], now_s: float,
     ids = {m.id for m in slow}
     words = "; ".join(f"{m.id} on {m.host}: {told.get(m.id, f'not done with {incident.phase}')}" for m in slow)
     culprits = tuple(rank for rank, member in incident.claims if member.id in ids)
-    if culprits:
-        scene.bad.update(member.id for rank, member in incident.claims if rank in culprits)
-        return _without(scene, _replace(incident, evidence=(*incident.evidence, words)), culprits, unix_s)
+    # Of a group that does not come up nobody knows who keeps it from it: once more with the same ones, then without.
+    if culprits and (told or len(culprits) == len(slow) or incident.attempt % 2):
+        bad = (*incident.bad, *(m.id for m in slow if m.id in told))
+        incident = _replace(incident, bad=bad, evidence=(*incident.evidence, words))
+        return _without(scene, incident, culprits, now_s, unix_s)
     if incident.kind == "planned":
         return closing.cancel(scene, words, unix_s)
-    if incident.attempt + 1 >= scene.limits.attempts:
+    if _tired(scene, incident, now_s):
         return _enough(scene, incident, words, unix_s)
     again = _again(_replace(incident, evidence=(*incident.evidence, words)))
     return [Put(_replace(scene.job, incident=again))]

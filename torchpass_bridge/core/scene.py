@@ -8,6 +8,9 @@ import msgspec
 
 from torchpass_bridge.wire import BEAT_S, Answer, Ask, Entry, Job, Member, Spare, Status
 
+PROGRESS = 256
+"""Of the latest steps it is known when they were done."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """`silent_s`: without a status for so long a member is gone; `gone_s`: the same when another member has found a
@@ -22,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True):
     cut_s: float = 0.1
     spare_wait_s: float = 30.0
     """For a spare after a crash; then what is left is saved."""
+    lost_s: float = 60.0
+    """Without a word of any survivor, while spares are heard, a crashed job is lost."""
     attempts: int = 8
     """After so many attempts within one incident a planned migration is cancelled and a crashed job is saved."""
     per_hour: int = 6
@@ -84,13 +89,17 @@ class Scene:
         self.heard: dict[str, Heard] = {}
         self.spares: dict[str, Spare] = {}
         self.asks: list[Ask] = []
+        self.taking_back: set[str] = set()
+        """Requests to withdraw something that was there to withdraw."""
         self.refused: dict[str, str] = {}
         """Why a spare is not taken, by its id."""
-        self.bad: set[str] = set()
-        """Spares that failed in this incident."""
         self.job = job
         self.began_s = now_s
-        """When watching began: nobody is silent who had no time to speak."""
+        """When watching began, or began again: nobody is silent who had no time to speak."""
+        self.heard_s = now_s
+        """When anybody was heard last."""
+        self._progress: list[tuple[float, int]] = []
+        """When the newest step of the members grew, and to what; the latest ones."""
         self.phase_since_s = now_s
         self.incident_since_s = now_s
 
@@ -100,11 +109,15 @@ class Scene:
             self.phase_since_s = now_s
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
-            self.bad.clear()
         self.job = job
 
     def hear(self, status: Status, now_s: float) -> bool:
         """Take a status in; True when it says something new. Older ones than the latest are dropped."""
+        if now_s - self.heard_s > self.limits.overdue_s:
+            self.began_s = now_s  # the store was away, or this coordinator stood still: that was nobody's silence
+        self.heard_s = now_s
+        if status.doing != "waiting" and (not self._progress or status.step > self._progress[-1][1]):
+            self._progress = [*self._progress[-PROGRESS:], (now_s, status.step)]
         known = self.heard.get(status.member)
         if known is None:
             self.heard[status.member] = Heard(status, now_s, now_s, 0.0, (status.step, now_s))
@@ -125,6 +138,19 @@ class Scene:
     def silent(self, member: Member, now_s: float, limit_s: float) -> bool:
         known = self.heard.get(member.id)
         return now_s - max(known.at_s if known else self.began_s, self.began_s) > limit_s
+
+    def deaf(self, now_s: float) -> bool:
+        """Nobody at all is heard: that says nothing about anybody."""
+        return now_s - self.heard_s > self.limits.overdue_s
+
+    def needed(self, member: Member) -> bool:
+        """Whether the job has made steps since it was heard last. Steps are made in lock-step: two of them after its
+        last word are its own word that it lives, and only its way to the store is broken."""
+        known = self.heard.get(member.id)
+        since_s = max(known.at_s if known else self.began_s, self.began_s) + 1.5 * BEAT_S
+        later = [step for at_s, step in self._progress if at_s > since_s]
+        before = [step for at_s, step in self._progress if at_s <= since_s]
+        return bool(later) and later[-1] >= (before[-1] if before else later[0]) + 2
 
     def status(self, member: Member) -> Status | None:
         known = self.heard.get(member.id)

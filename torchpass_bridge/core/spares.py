@@ -87,7 +87,7 @@ def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
             why = f"claimed by {spare.claimed_by}"
         elif member.id in scene.job.fenced:
             why = "fenced: it has left the job before"
-        elif member.id in scene.bad:
+        elif member.id in incident.bad:
             why = "it failed in this incident"
         elif member.host in leaving:
             why = f"on {member.host}, which is to be left"
@@ -106,10 +106,18 @@ def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
 
 def _cost(
     scene: Scene, incident: Incident, spare: Spare, taken: dict[int, Member]
-) -> tuple[bool, bool, int, bool, str]:
-    """Claimed already before others, idle before lent, then where fewest of the job's members fail with it."""
+) -> tuple[bool, bool, bool, int, bool, str]:
+    """Sound ones first, those claimed already before others, idle before lent, then where fewest of the job's members
+    fail with it."""
     member = spare.member
     others = [scene.job.members[rank] for rank in scene.staying()] + list(taken.values())
     together = sum(m.host == member.host or (member.domain != "" and m.domain == member.domain) for m in others)
     failing = {scene.job.members[rank].domain for rank in incident.leaving} - {""}
-    return not spare.claimed_by, bool(spare.lent_from), together, member.domain in failing, member.id
+    return (
+        member.id in incident.shaky,
+        not spare.claimed_by,
+        bool(spare.lent_from),
+        together,
+        member.domain in failing,
+        member.id,
+    )

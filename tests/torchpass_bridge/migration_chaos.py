@@ -1,0 +1,64 @@
+"""Faults at random moments, over a simulated job. Somebody who has the state is always left, and a spare."""
+
+from __future__ import annotations
+
+import random
+
+from migration_sim import Process, World
+
+FAULTS = (
+    "kill", "kill", "two", "freeze", "mute", "migrate", "withdraw", "failed", "spare", "desk", "late desk", "store",
+)  # fmt: skip
+
+
+def well(world: World) -> list[Process]:
+    """Members that nothing is the matter with."""
+    return [
+        p
+        for m in world.job.members
+        if (p := world.processes[m.id]).alive
+        and world.tick >= p.frozen_until
+        and world.tick >= p.mute_until
+        and m.id not in world.job.fenced
+    ]
+
+
+def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150) -> World:
+    world = World(seed, spares=spares, steps=steps)
+    chance = random.Random(seed * 7 + 1)
+    for number in range(faults):
+        world.run(chance.randint(1, 60))
+        if world.job.ended:
+            break
+        what = chance.choice(FAULTS)
+        hurt = {"kill": 1, "two": 2, "freeze": 1, "mute": 1}.get(what, 0)
+        candidates = well(world)
+        if hurt and len(candidates) > hurt:
+            for process in chance.sample(candidates, hurt):
+                world.add_spare(f"n{number}")
+                until = world.tick + chance.randint(5, 300)
+                if what == "freeze":
+                    process.frozen_until = until
+                elif what == "mute":
+                    process.mute_until = until
+                else:
+                    world.kill(process)
+        elif what in ("migrate", "withdraw", "failed"):
+            world.ask(what, chance.choice(world.job.members).host, f"a{number}")
+        elif what == "spare":
+            waiting = [world.processes[name] for name in world.store.spares if world.processes[name].alive]
+            if waiting:
+                world.kill(chance.choice(waiting))
+                world.add_spare(f"n{number}")
+        elif what == "desk":
+            desk = chance.choice(world.desks)
+            desk.restart()
+            desk.dead_until = world.tick + chance.randint(5, 100)
+        elif what == "late desk":
+            chance.choice(world.desks).dead_until = world.tick + chance.randint(5, 300)
+        elif what == "store":
+            world.store.away = True
+            world.run(chance.randint(1, 100))
+            world.store.away = False
+    world.run(6000)
+    return world

@@ -1,0 +1,22 @@
+"""Whatever fails, and when: the job ends, no applied step is done again, no rank has two holders, no spare two ranks.
+
+What must hold at every write of the record and in every collective is asserted by the simulation itself."""
+
+from __future__ import annotations
+
+import pytest
+from migration_chaos import chaos
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_any_faults_at_any_moments_leave_a_job_that_ends(seed: int) -> None:
+    world = chaos(seed)
+    assert world.job.ended == "finished", (world.job.incident, [e.why for e in world.store.entries.values()])
+    assert {e.outcome for e in world.store.entries.values()} <= {"moved", "cancelled"}
+    assert sorted(world.completed) == list(range(world.steps))
+
+
+def test_many_faults_meet_every_way_that_an_incident_can_go() -> None:
+    ways = {(e.kind, e.outcome, e.attempts > 1) for seed in range(80) for e in chaos(seed).store.entries.values()}
+    assert {("crash", "moved", True), ("crash", "moved", False), ("planned", "moved", False)} <= ways
+    assert ("planned", "cancelled", False) in ways
