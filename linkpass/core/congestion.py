@@ -15,7 +15,8 @@ peer queue, it is this host's own link, or this host was kept from running. Both
 done about the rest is in `relief`.
 
 Counters of the ports join in where there are any: a port that may not send, or whose packets meet queues by the word of
-the receivers, loses packets to congestion, and a small share of losses over it is told as that.
+the receivers, loses packets to congestion, and a small share of losses over it is told as that; but only while all
+paths over the port lose alike. Where one loses and others do not it is the fabric, whatever the port says.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from linkpass.core.detect import LOST_MOST_RATIO
 from linkpass.core.events import CongestionEvidence, PathEvidence, PathWindow
 from linkpass.core.paths import Path, Peer
 
@@ -38,8 +40,12 @@ GATHER_MOST_S: Final = 0.3
 PAUSE_S: Final = 10.0
 PAUSE_MOST_S: Final = 600.0
 """What comes and goes is said again after a pause that doubles up to this."""
-LOST_MOST_RATIO: Final = 0.2
-"""A port that is congested by its counters explains losses up to this; with more something else is wrong, too."""
+SHARE_MEMORY: Final = 2000
+"""Probes."""
+APART_LOST: Final = 8
+APART_TIMES: Final = 4
+"""A path loses apart from the others over its port when so many of its probes are lost, and of others, of which as many
+should have been lost by its ratio, a fourth at most is. One such other is chance in one of seventy, two are not."""
 
 Place = tuple[str, str, int]
 """A path: (peer, uplink, label)."""
@@ -108,6 +114,8 @@ class Congestion:
     """Peer's title, or this host's name, -> what is full there."""
     told: dict[str, CongestionEvidence] = field(default_factory=dict)
     """Uplink -> what its counters say of congestion."""
+    shares: dict[Place, tuple[float, float]] = field(default_factory=dict)
+    """Of paths over such uplinks: probes that were sent and lost meanwhile, older ones weighing less."""
     late: dict[Place, str] = field(default_factory=dict)
     """Paths that were taken for dead by a sudden queue -> the cause, until the next look."""
     look_at_s: float | None = None
@@ -135,8 +143,10 @@ class Congestion:
 def take(world: World, event: PathEvidence, now_s: float) -> PathEvidence | None:
     """Evidence as it is to be judged: a few losses over a port that is congested by its counters are a queue's. None:
     it says only that a path wavers, or no longer."""
-    if event.evidence == "lossy" and event.loss_ratio <= LOST_MOST_RATIO and _crowded_out(world, event.uplink):
-        why = f"{event.why}; {event.uplink} is congested: {_crowded_out(world, event.uplink)}"
+    place = (event.peer, event.uplink, event.label)
+    crowded = event.loss_ratio <= LOST_MOST_RATIO and _crowded_out(world, event.uplink)
+    if event.evidence == "lossy" and crowded and not _apart(world, place):
+        why = f"{event.why}; {event.uplink} is congested: {crowded}"
         event = msgspec.structs.replace(event, evidence="queueing", why=why)
     path = world.table.find(event.peer, event.uplink, event.label)
     if path is not None:
@@ -154,30 +164,46 @@ def take(world: World, event: PathEvidence, now_s: float) -> PathEvidence | None
 
 
 def _absolve(world: World, path: Path, now_s: float) -> None:
-    """It was late, not dead: nothing stays against it or its links."""
+    """It was late, not dead: of this nothing stays against it or its links. Earlier failures were failures."""
     world.congestion.late[path.peer, *path.key] = path.element.cause
     blamed = [world.links[link] for link in path.links if link in world.links and link not in world.soft]
     for element in (path.element, *(one for one in blamed if one.cause == path.element.cause)):
-        for what in ("clear", "good", "clear"):
-            element.feed(what, now_s, why="late, not dead")
+        element.absolve(now_s, "late, not dead")
 
 
 def take_window(world: World, event: PathWindow) -> PathWindow:
     """The counts that are evidence of loss."""
     if not world.congestion.told:
         return event
-    kept = tuple(
-        count
-        for count in event.counts
-        if count.lost > LOST_MOST_RATIO * count.sent or not _crowded_out(world, count.uplink)
-    )
-    return PathWindow(peer=event.peer, counts=kept)
+    shares = world.congestion.shares
+    kept = []
+    for count in event.counts:
+        place, crowded = (event.peer, count.uplink, count.label), bool(_crowded_out(world, count.uplink))
+        if crowded:
+            sent, lost = shares.get(place, (0.0, 0.0))
+            fade = 0.5 if sent > SHARE_MEMORY else 1.0
+            shares[place] = sent * fade + count.sent, lost * fade + count.lost
+        if not crowded or count.lost > LOST_MOST_RATIO * count.sent or _apart(world, place):
+            kept.append(count)
+    return PathWindow(peer=event.peer, counts=tuple(kept))
+
+
+def _apart(world: World, place: Place) -> bool:
+    """A path loses far more than at least two others over its uplink, of which as many losses were to be expected."""
+    sent, lost = world.congestion.shares.get(place, (0.0, 0.0))
+    if lost < APART_LOST:
+        return False
+    others = (share for one, share in world.congestion.shares.items() if one[1] == place[1] and one != place)
+    clean = [share for share in others if share[0] * lost >= APART_LOST * sent and APART_TIMES * share[1] <= APART_LOST]
+    return len(clean) >= 2
 
 
 def on_counters(world: World, tray: Tray, event: CongestionEvidence, now_s: float) -> None:
     """What a port's counters say of congestion: kept, said when it begins, and when it is over."""
     congestion = world.congestion
     before = congestion.told.pop(event.uplink, None)
+    if before is None or not event.out:
+        congestion.shares = {place: share for place, share in congestion.shares.items() if place[1] != event.uplink}
     if event.out or event.into:
         congestion.told[event.uplink] = event
         if before is None:

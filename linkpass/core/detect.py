@@ -23,10 +23,14 @@ same.
 
 Late or lost: three probes in a row that are overdue may wait in a queue that was not there a moment ago. A run is
 acted on at once all the same; when most of its probes arrive after all it was a queue, and that is what is said then.
+Most of all since it began: after an outage the first ones that get through are late, too.
 
 Losses beside delays: a full queue drops packets, and that is no failure. Probes lost while most of the latest ones were
 late are set aside, and so are gaps, unless nothing at all has got through for FULL_S (the Spike scheme: Cen, Cosman,
-Voelker, End-to-end differentiation of congestion and wireless losses, ToN 2003, section III).
+Voelker, End-to-end differentiation of congestion and wireless losses, ToN 2003, section III). Senders give way to a
+full queue within some round trips: where LOST_MOST_RATIO and more is lost for over a second it is not the queue that
+loses it, and nothing is set aside any more. Else a link that fails would be safe for as long as its packets come late,
+for whatever reason they do.
 
 Nothing is `unknown` that ever answered and nothing else is: a path that never answered is not down.
 """
@@ -34,11 +38,15 @@ Nothing is `unknown` that ever answered and nothing else is: a path that never a
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import msgspec
 
 from linkpass.core.events import Evidence
 from linkpass.core.settings import Detection
+
+LOST_MOST_RATIO: Final = 0.2
+"""Congestion explains losses up to this; where more is lost for long something fails, however late the rest comes."""
 
 
 class WindowedMin:
@@ -190,6 +198,33 @@ class StandingQueue:
             self.on = self._score > 0
 
 
+class FullQueue:
+    """Does a queue lose more than queues do? Counts of about the last PROBES probes that met it."""
+
+    PROBES = 50
+    LEAST_S = 1.0
+    """Senders give way within that time."""
+    STALE_S = 5.0
+    __slots__ = ("_at_s", "_lost", "_over_s", "_sent")
+
+    def __init__(self) -> None:
+        self._at_s = -math.inf
+        self._over_s = math.inf
+        """Since when too much is lost."""
+        self._sent = self._lost = 0.0
+
+    def update(self, now_s: float, sent: int, lost: int) -> bool:
+        """`sent` probes were settled, `lost` of them lost, all of them in the queue."""
+        if now_s - self._at_s > self.STALE_S:
+            self._sent = self._lost = 0.0
+        self._at_s = now_s
+        keep = (1 - 1 / self.PROBES) ** sent
+        self._sent, self._lost = self._sent * keep + sent, self._lost * keep + lost
+        over = 2 * self._sent >= self.PROBES and self._lost > LOST_MOST_RATIO * self._sent
+        self._over_s = min(self._over_s, now_s) if over else math.inf
+        return now_s - self._over_s >= self.LEAST_S
+
+
 class Verdict(msgspec.Struct, frozen=True):
     evidence: Evidence
     why: str
@@ -203,8 +238,8 @@ class PathDetector:
     FULL_S = 0.3
     """A queue that lets nothing through for so long is none."""
     __slots__ = (
-        "_answered", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_ratios", "_run", "_settings", "aside",
-        "calm", "loss_ratio", "verdict",
+        "_answered", "_full", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_ratios", "_run", "_run_lost",
+        "_run_sent", "_settings", "aside", "calm", "loss_ratio", "verdict",
     )  # fmt: skip
 
     def __init__(self, settings: Detection, now_s: float, *, ratios: bool = True) -> None:
@@ -217,6 +252,9 @@ class PathDetector:
         self._settings = settings
         self._answered = False
         self._heard_s = -math.inf
+        self._full = FullQueue()
+        self._run_sent = self._run_lost = 0
+        """Settled since the run of losses began."""
         self.aside = 0
         """Losses of the last call that were a full queue's."""
         self._quiet = 0
@@ -255,17 +293,25 @@ class PathDetector:
         elif now_s >= self._judge_from_s:
             if queueing_s is not None:
                 self._queue.update(now_s, queueing_s)
-                if self._run.on and 2 * lost < sent and queueing_s > self._settings.queueing_s:
+            queued = queued or self._queue.long_at(now_s)
+            drops = self._full.update(now_s, sent, lost) if queued else False
+            if self._run.on:
+                self._run_sent += sent
+                self._run_lost += lost
+                late = queueing_s is not None and queueing_s > self._settings.queueing_s
+                if late and not drops and 2 * self._run_lost < self._run_sent:
                     self._run = LossRun(self._settings)
                     self._queue.stands()
                     self.aside, sent, lost = lost, sent - lost, 0
-            if queued or self._queue.long_at(now_s):
+            if queued and not drops:
                 self.aside += lost
                 if now_s - max(self._heard_s, self._judge_from_s) < self.FULL_S:
                     missing = min(missing, self._settings.blackhole_losses - 1)
                 sent, lost = sent - lost, 0
             was = self._run.on
-            if not self._run.update(sent, lost, missing):
+            if self._run.update(sent, lost, missing) and not was:
+                self._run_sent = self._run_lost = 0
+            if not self._run.on:
                 if was:
                     self._loss.reset()
                 else:

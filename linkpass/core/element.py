@@ -70,6 +70,8 @@ class Element:
     relapses: int = 0
     deadline_s: float | None = None
     story: list[str] = field(default_factory=list)
+    _before: tuple[State, float, float, bool, int] | None = None
+    """State, penalty, since when, suppressed and relapses before the latest failure, while it is down for it."""
 
     @property
     def usable(self) -> bool:
@@ -90,7 +92,7 @@ class Element:
         if after is None:
             raise ImpossibleInputError(f"{self.name}: {what!r} in state {self.state!r}; story: {'; '.join(self.story)}")
         if what == "clear":
-            self.penalty, self.suppressed, self.relapses = 0.0, False, 0
+            self.penalty, self.suppressed, self.relapses, self._before = 0.0, False, 0, None
         if after == self.state:
             if what == "bad" and why:
                 self.why = why
@@ -102,6 +104,19 @@ class Element:
         self.since_s, self.why = now_s, why or self.why
         self.deadline_s = self._next_deadline(now_s)
         self.story = [*self.story[-11:], f"{now_s:.3f} {before}->{after} ({what}{': ' + why if why else ''})"]
+        return True
+
+    def absolve(self, now_s: float, why: str) -> bool:
+        """The latest failure was none: state and penalty are what they were before it; those of earlier failures stay.
+
+        True when the state has changed: only an element that is down for a failure can be absolved of it."""
+        if self.state != "down" or self._before is None:
+            return False
+        state, self.penalty, self.penalty_at_s, self.suppressed, self.relapses = self._before
+        self.state = "up" if state == "unknown" else state
+        self.since_s, self.why, self._before = now_s, why, None
+        self.deadline_s = self._next_deadline(now_s)
+        self.story = [*self.story[-11:], f"{now_s:.3f} down->{self.state} (absolved: {why})"]
         return True
 
     def tick(self, now_s: float) -> bool:
@@ -123,6 +138,7 @@ class Element:
         return now_s + self.damping.half_life_s * math.log2(penalty / self.damping.reuse)
 
     def _fail(self, before: State, now_s: float) -> None:
+        self._before = before, self.penalty, self.penalty_at_s, self.suppressed, self.relapses
         if before == "unknown":  # it was never seen up: nothing has failed under us
             return
         if before == "up":

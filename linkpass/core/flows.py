@@ -16,7 +16,7 @@ from linkpass.core import crowd, roce
 from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands, PeerPatience
 from linkpass.core.hosts import witnesses
 from linkpass.core.steer import count_move, grade_uplink
-from linkpass.core.survey import probing_interval_s
+from linkpass.core.survey import wanted_interval_s
 from linkpass.core.world import Tray, World
 
 _T = TypeVar("_T")
@@ -94,10 +94,10 @@ def on_stay(world: World, tray: Tray, event: FlowsStay, now_s: float) -> None:
 
 
 def on_patience(world: World, tray: Tray, event: PeerPatience) -> None:
-    """Its paths are probed so often that one that swallows everything is found well before (`probing_interval_s`)."""
+    """Its paths are probed so often that one that swallows everything is found well before (`wanted_interval_s`)."""
     peer = world.table.peer(event.peer)
     peer.patience_s = event.least_s
-    interval_s, wanted_s = probing_interval_s(world, peer), world.settings.probing.interval_s
+    interval_s, wanted_s = wanted_interval_s(world, peer), world.settings.probing.interval_s
     if event.least_s is not None and interval_s < wanted_s:
         what = f"paths to {peer.title()} are probed every {interval_s * 1e3:.1f} ms, not every {wanted_s * 1e3:.0f}"
         why = f"an RDMA flow to it gives up after {event.least_s * 1e3:.0f} ms"

@@ -77,7 +77,7 @@ class Core:
             ev.PathWindow: self._on_window,
             ev.PaceTold: lambda e, now: self._stragglers.told(e, now),
             ev.StepArrived: lambda e, now: self._stragglers.arrived(e, now),
-            ev.DaemonLate: lambda e, now: hosts.on_late(self.world, self._tray, e.late_s, now),
+            ev.DaemonLate: self._on_late,
             ev.HostEvidence: lambda e, now: hosts.on_evidence(self.world, self._tray, e, now),
             ev.HostAnswered: lambda e, now: hosts.on_answered(self.world, e, now),
             ev.HostAskFailed: lambda e, now: hosts.on_ask_failed(self.world, self._tray, e),
@@ -172,6 +172,11 @@ class Core:
             self._desk.newcomer(now_s)
         table.rename(table.peer(event.peer), event.name)
         self._survey_soon(now_s)
+
+    def _on_late(self, event: ev.DaemonLate, now_s: float) -> None:
+        hosts.on_late(self.world, self._tray, event.late_s, now_s)
+        for path in self.world.table.probed():  # what was not sent meanwhile was not heard either
+            path.count(0, 0, now_s)
 
     def _on_patience(self, event: ev.PeerPatience, now_s: float) -> None:
         flows.on_patience(self.world, self._tray, event)

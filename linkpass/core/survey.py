@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from typing import Final
 
 from linkpass.core.commands import CompareFlows, ProbeTarget, ResolveUplinks, SetProbes, TraceLabels
 from linkpass.core.events import FlowCompared, PeerTunnels, ResolveFailed, UplinksResolved
@@ -14,6 +15,11 @@ ANSWER_S = 3.0
 """A question is not put again for this long, answered or not."""
 LEAST_INTERVAL_S = 0.002
 """No flow's impatience makes probes come faster."""
+FAST_S: Final = 0.05
+"""Paths that are probed so often have large probes beside them. Up to this interval rings are read at ticks; with none
+so short, a packet wakes the loop."""
+REGULAR_SHARE: Final = 0.95
+"""Of a packet limit, for planned probes; the rest is for answers, notices and the confirmation of suspicions."""
 COMPARE_AFTER_S = 5.0
 MANY = 16
 """Labels: of two uplinks one is picked for all of so many once in 2^15 times."""
@@ -208,13 +214,41 @@ def plan(world: World, now_s: float) -> tuple[ProbeTarget, ...]:
     """The paths to probe and how often. Uplinks without carrier stay in the plan: their return has to be seen."""
     targets = []
     for peer in attended(world, now_s):
-        interval_s = probing_interval_s(world, peer)
+        interval_s = wanted_interval_s(world, peer)
         for uplink, label in peer.in_use:
             targets.append(ProbeTarget(peer.address, uplink, label, interval_s))
     return tuple(targets)
 
 
+def stretch(targets: Iterable[tuple[str, float]], per_host: float, per_link: float) -> float:
+    """By what all intervals must be multiplied to keep both limits; 1.0 when they fit.
+
+    `targets`: (uplink, interval in s) of each path; limits in packets/s."""
+    rates: dict[str, float] = {}
+    for uplink, interval_s in targets:
+        rates[uplink] = rates.get(uplink, 0.0) + 1 / interval_s
+    host = sum(rates.values()) / (per_host * REGULAR_SHARE)
+    link = max(rates.values(), default=0.0) / (per_link * REGULAR_SHARE)
+    return max(1.0, host, link)
+
+
+def _stretched(world: World, targets: Iterable[ProbeTarget]) -> float:
+    """What the packet limits make of the plan: as the probes' edge, which has them to keep."""
+    probing = world.settings.probing
+    rates = []
+    for target in targets:
+        rates.append((target.uplink, target.interval_s))
+        if probing.large_ratio > 0 and target.interval_s <= FAST_S:
+            rates.append((target.uplink, target.interval_s / probing.large_ratio))
+    return stretch(rates, probing.max_packets_per_s, probing.max_link_packets_per_s)
+
+
 def probing_interval_s(world: World, peer: Peer) -> float:
+    """How often the paths to a peer are probed, by what the packet limits leave of what is wanted."""
+    return wanted_interval_s(world, peer) * world.stretch
+
+
+def wanted_interval_s(world: World, peer: Peer) -> float:
     """Of the paths to a peer: as configured for one that is talked to or not, or, for the former, so short that three
     times over what it takes to find a blackhole fits into the patience of the first transport that would give up."""
     probing = world.settings.probing
@@ -237,4 +271,5 @@ def send_plan(world: World, tray: Tray, last: tuple[ProbeTarget, ...], now_s: fl
         if not planned >= world.planned:
             world.decide_soon(now_s)
         world.planned = planned
+        world.stretch = _stretched(world, wanted)
     return wanted

@@ -101,6 +101,8 @@ class World:
         self.away: dict[str, str] = {}
         """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""
         self.planned: frozenset[tuple[str, str, int]] = frozenset()
+        self.stretch = 1.0
+        """By what the intervals of the plan are longer than asked, to keep the packet limits."""
         """(peer, uplink, label) of the paths that are being probed now."""
         self.standing: dict[str, tuple[str, str]] = {}
         """RDMA flows that stand -> what was said of them, and its cause."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -104,6 +104,10 @@ class Ports:
             return False
 
 
+UNREAD_POLLS: Final = 3
+"""After so many without a reading nothing that was found before counts any more."""
+
+
 class CounterEdge:
     """`poll` takes what the last reading saw and begins the next, `snapshot` shows it."""
 
@@ -118,6 +122,8 @@ class CounterEdge:
         self._seen = Seen((), {}, "not read yet")
         self._found: dict[tuple[str, str], Finding] = {}
         self._failed = ""
+        self._unread = 0
+        """Polls since the last reading."""
 
     def close(self) -> None:
         """Does not wait: a reading that hangs in a driver ends when that lets go."""
@@ -135,7 +141,7 @@ class CounterEdge:
         lines = []
         if self._reading is not None:
             if not self._reading.done():
-                return []
+                return self._nothing_read()
             lines = self._take(self._reading)
         how = os.sched_getscheduler(0), os.sched_getparam(0)
         self._reading = self._executor.submit(self._reader.read, how)
@@ -146,13 +152,22 @@ class CounterEdge:
             self._seen, self._failed = reading.result(), ""
         except Exception as error:  # noqa: BLE001 - what drivers answer is not ours: none of it may end the reading
             self._failed = f"RDMA counters are not read: {type(error).__name__}: {error}"
-            return []
+            return self._nothing_read()
+        self._unread = 0
         windows = (row.window for row in self._seen.ports.values() if row.window is not None)
         seen = {(one.port, one.what): one for window in windows for one in findings(window, self._limits)}
         lines = [_told(finding) for place, finding in seen.items() if place not in self._found]
         lines += [f"{port}: {what} is below its limit again" for port, what in self._found if (port, what) not in seen]
         self._found = seen
         return lines
+
+    def _nothing_read(self) -> list[str]:
+        """What was found is true for some polls more; then it is not known: a driver that hangs excuses no loss."""
+        self._unread += 1
+        if self._unread < UNREAD_POLLS:
+            return []
+        found, self._found = self._found, {}
+        return [f"{port}: {what} is not known any more: its counters are not read" for port, what in found]
 
     @property
     def netdevs(self) -> tuple[str, ...]:

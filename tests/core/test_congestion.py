@@ -479,6 +479,33 @@ def test_windows_over_a_paused_port_are_no_evidence_of_loss() -> None:
         assert (sim.core.world.links.get("host1>leaf1") is None) is paused
 
 
+def test_a_link_that_fails_behind_a_paused_port_is_told_by_the_paths_that_do_not_cross_it() -> None:
+    sim = FabricSim().start()
+    sim.post(PAUSED)
+    sim.loss = {LINK: 0.1}
+    sim.windows(3.0)
+    sim.run(3.0)
+    assert LINK in sim.core.world.soft
+
+
+def test_a_failure_keeps_its_penalty_when_a_later_one_turns_out_to_be_none() -> None:
+    sim = FabricSim().start()
+    path = next(path for path in sim.core.world.table.in_use() if path.uplink == "eth1" and path.peer in sim.labels)
+    say = {"peer": path.peer, "uplink": path.uplink, "label": path.label}
+    sim.post(ev.PathEvidence(**say, evidence="blackhole", why="lost"))
+    sim.post(ev.PathEvidence(**say, evidence="good", why="back"))
+    sim.run(0.01)
+    kept = path.element.penalty
+    assert kept > 0
+    sim.post(ev.PathEvidence(**say, evidence="blackhole", why="lost"))
+    sim.run(0.01)
+    assert path.element.penalty > kept
+    sim.post(ev.PathEvidence(**say, evidence="queueing", why="late"))
+    sim.run(0.01)
+    assert path.element.penalty == kept
+    assert path.element.state == "watch"
+
+
 def test_marks_on_what_comes_in_are_said_and_change_nothing() -> None:
     sim = FabricSim().start()
     mark = sim.mark()

@@ -304,6 +304,33 @@ def test_losses_in_a_full_queue_are_no_evidence() -> None:
     assert detector.aside == 0
 
 
+def late_path(loss: float, seconds: float = 30.0) -> set[str]:
+    """What is said of a path on which every probe that arrives comes late, whatever makes it late."""
+    detector, now_s = queued()
+    said, missing = set(), 0
+    rng = random.Random(5)
+    for _ in range(round(seconds / 0.01)):
+        now_s += 0.01
+        if rng.random() < loss:
+            missing += 1
+            verdict = detector.update(now_s, 0, 0, missing, None)
+        else:
+            verdict = detector.update(now_s, 1 + missing, missing, 0, LATE)
+            missing = 0
+        said.update([verdict.evidence] if verdict is not None else [])
+    return said
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.5, 0.8])
+def test_a_path_that_loses_more_than_queues_do_fails_however_late_it_is(loss: float) -> None:
+    assert late_path(loss) & {"lossy", "blackhole"}
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.02, 0.1])
+def test_a_path_that_loses_what_queues_do_is_none_that_fails(loss: float) -> None:
+    assert late_path(loss) == set()
+
+
 def test_losses_beside_delays_are_set_aside_before_a_queue_is_found_to_stand() -> None:
     detector = judged()
     for number in range(3):
@@ -331,6 +358,14 @@ def test_a_run_of_which_most_is_lost_or_nothing_is_late_was_none(sent: int, lost
     detector = judged()
     detector.update(1.1, 0, 0, 3, None)
     assert detector.update(1.3, sent, lost, 0, queueing_s) is None
+    assert detector.verdict.evidence == "blackhole"
+
+
+def test_an_outage_is_none_the_less_one_when_the_second_report_after_it_is_late() -> None:
+    detector = judged()
+    detector.update(1.1, 0, 0, 3, None)
+    assert detector.update(2.1, 101, 100, 0, LATE) is None
+    assert detector.update(2.11, 1, 0, 0, LATE) is None
     assert detector.verdict.evidence == "blackhole"
 
 

@@ -15,6 +15,7 @@ from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts
 from linkpass.core.settings import Diagnosis
+from linkpass.core.survey import probing_interval_s
 
 ON = Diagnosis(enabled=True)
 
@@ -244,13 +245,13 @@ def test_a_failure_of_long_ago_is_not_counted_until_now() -> None:
     sim = started()
     key = over(sim, "spine1>leaf3")[0]
     peer, path = sim.core.world.table.peer(key[0]), sim.core.world.table.peer(key[0]).paths[key[1:]]
-    accounts = Accounts(sim.core.world)
+    accounts, interval_s = Accounts(sim.core.world), probing_interval_s(sim.core.world, peer)
     fails = ev.PathEvidence(peer=key[0], uplink=key[1], label=key[2], evidence="blackhole")
     path.evidence = "blackhole"
     for at_s in (1000.0, 2000.0):
         accounts.evidence(fails, at_s)
         entry = accounts.settle(peer, path, at_s, 0.1)
-        assert entry.lost == entry.sent == pytest.approx(3)
+        assert entry.lost == entry.sent == pytest.approx(0.03 / interval_s)
         accounts.rest()
     accounts.evidence(fails, 3000.0)
-    assert accounts.settle(peer, path, 4000.0, 0.1).lost == pytest.approx(MEMORY_S / 0.01)
+    assert accounts.settle(peer, path, 4000.0, 0.1).lost == pytest.approx(MEMORY_S / interval_s)

@@ -122,6 +122,27 @@ def test_clear_forgets_and_lets_up_what_is_good() -> None:
         assert (element.state, element.penalty, element.suppressed, element.relapses) == (after, 0.0, False, 0)
 
 
+@pytest.mark.parametrize("state", ["up", "watch", "held"])
+def test_an_element_is_absolved_of_its_latest_failure_and_of_no_earlier_one(state: State) -> None:
+    element = element_in(state)
+    before = element.penalty, element.penalty_at_s, element.suppressed, element.relapses
+    assert not element.absolve(9.0, "it did not fail")
+    element.feed("bad", 10.0, why="seems to fail")
+    assert element.penalty > before[0]
+    assert element.absolve(10.1, "late, not dead")
+    assert (element.penalty, element.penalty_at_s, element.suppressed, element.relapses) == before
+    assert (element.state, element.why) == (state, "late, not dead")
+    assert (element.deadline_s is None) is (state == "up")
+    assert not element.absolve(10.2, "twice")
+
+
+def test_what_has_failed_without_having_been_up_is_up_when_it_did_not() -> None:
+    element = element_in("unknown")
+    element.feed("bad", 1.0)
+    assert element.absolve(1.1, "late, not dead")
+    assert element.state == "up"
+
+
 def test_the_story_stays_short() -> None:
     element = element_in("up")
     for turn in range(50):

@@ -7,6 +7,8 @@ import itertools
 from fabric_sim import FabricSim
 
 from linkpass.core import commands as cmd
+from linkpass.core.settings import Probing
+from linkpass.core.survey import plan, probing_interval_s
 
 
 def refreshes(sim: FabricSim, mark: int) -> list[tuple[float, str]]:
@@ -78,3 +80,15 @@ def test_a_kernel_that_overlooks_labels_is_planned_for_on_all_uplinks() -> None:
     sim.run(10)
     assert sim.group == ("eth1", "eth2")
     assert {uplink for ways in sim.flows().values() for uplink, _ in ways} == {way}
+
+
+def test_no_more_probes_are_credited_than_the_packet_limits_let_through() -> None:
+    """The probes' edge stretches what does not fit: what was not sent acquits no link."""
+    some = Probing(max_packets_per_s=400, max_link_packets_per_s=300)
+    sim = FabricSim(probing=some).start()
+    world = sim.core.world
+    per_s = sum(1 / probing_interval_s(world, world.table.peer(peer)) for peer, _, _ in world.planned)
+    assert world.stretch > 1
+    assert per_s <= some.max_packets_per_s
+    asked_per_s = sum(1 / target.interval_s for target in plan(world, sim.now_s))
+    assert asked_per_s > some.max_packets_per_s, "the plan says what is wanted"

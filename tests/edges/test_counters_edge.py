@@ -7,7 +7,7 @@ import resource
 import subprocess
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from at_once import AtOnce
 from sysfs_tree import REFUSED, Tree
 
 from linkpass.edges import counters
-from linkpass.edges.counters import NO_RDMA, CounterEdge
+from linkpass.edges.counters import NO_RDMA, UNREAD_POLLS, CounterEdge
 from linkpass.edges.metrics import exposition
 from rdma.counters.evidence import Thresholds
 
@@ -177,3 +177,20 @@ def test_what_nobody_has_thought_of_is_a_reason_and_not_the_end(tree: Tree, monk
     bench.poll(2.0)
     assert bench.edge.why == ""
     bench.edge.close()
+
+
+def test_what_was_found_before_the_readings_ended_is_not_known_any_more(edge: Bench, tree: Tree) -> None:
+    """A driver that hangs is the sick device itself: what it said last excuses nothing for ever."""
+    edge.poll(1.0)
+    count(tree, port_rcv_packets=2000, np_ecn_marked_roce_packets=200)
+    edge.poll(2.0)
+    assert list(edge.edge.congested())
+    waits: Future[Any] = Future()
+    edge.edge._reading = waits
+    lines = [line for _ in range(UNREAD_POLLS) for line in edge.edge.poll()]
+    assert lines == ["mlx5_0/1: ecn_marked_ratio is not known any more: its counters are not read"]
+    assert list(edge.edge.congested()) == []
+    edge.edge._reading = None
+    count(tree, port_rcv_packets=4000, np_ecn_marked_roce_packets=600)
+    edge.poll(9.0)
+    assert list(edge.edge.congested())

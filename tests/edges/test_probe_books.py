@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkpass.core.settings import CoreSettings, Detection
+from linkpass.core.survey import stretch
 from linkpass.edges.probes.books import Books
-from linkpass.edges.probes.budget import Bucket, stretch
+from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.hearing import DRAINS, Listener
 from linkpass.edges.probes.paths import RING, HeardPath, SentPath
 from linkpass.edges.probes.peers import LARGE_TOLD, Peer
@@ -65,6 +66,32 @@ def test_losses_add_up_whatever_reports_are_made_of_them(arrived: list[bool], da
     assert settled == path.settled
     wanted = [True, *arrived][base : path.acked] if base else []
     assert lost == wanted.count(False)
+
+
+@pytest.mark.parametrize("drift", [1e-4, -1e-4])
+def test_clocks_of_different_rates_are_no_queue(drift: float) -> None:
+    """The peer's clock against ours: 0.1 ms a second apart, which is 6 ms within the span of a floor."""
+    path, theirs = path_with(0), HeardPath()
+    late = 0
+    for number in range(1, 12_001):
+        at_s = number * 0.01
+        path.record(at_s)
+        theirs.hear(at_s + 0.0005, (at_s + 0.0005) * (1 + drift) - at_s)
+        path.step_queueing_s = None
+        path.take(number, number, theirs.queueing_s, 0.0, at_s + 0.001)
+        assert path.step_queueing_s is not None
+        late += path.step_queueing_s > SETTINGS.queueing_s
+    assert late == 0
+
+
+def test_a_queue_on_the_way_there_is_seen_by_both_clocks() -> None:
+    path, theirs = path_with(0), HeardPath()
+    for number in range(1, 200):
+        at_s, more_s = number * 0.01, 0.02 if number > 100 else 0.0
+        path.record(at_s)
+        theirs.hear(at_s + 0.0005 + more_s, 0.0005 + more_s)
+        path.take(number, number, theirs.queueing_s, 0.0, at_s + 0.001 + more_s)
+    assert path.queueing_s == pytest.approx(0.02, rel=0.01)
 
 
 def test_overdue_needs_time_a_witness_and_a_whole_interval() -> None:

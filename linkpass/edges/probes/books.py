@@ -18,8 +18,6 @@ from linkpass.wire.frame import TCP, UDP
 from linkpass.wire.probe import RocePlace
 from linkpass.wire.vxlan import End
 
-FAST_S: Final = 0.05
-"""Up to this interval rings are read at ticks; with none so short, a packet wakes the loop."""
 ATTENTIVE_S: Final = 0.5
 """A peer that asks has a suspect path: for this long its packets wake the loop."""
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-REGULAR_SHARE = 0.95
-"""Share of a limit that regular probes may use; the rest is for answers, notices and the confirmation of suspicions."""
-
 
 class Bucket:
     """A token bucket of `rate` packets/s; 0.1 s of the rate may be saved up."""
@@ -33,15 +28,3 @@ class Bucket:
     def _refill(self, now_s: float) -> None:
         self._tokens = min(self._depth, self._tokens + (now_s - self._at_s) * self._rate)
         self._at_s = now_s
-
-
-def stretch(targets: Iterable[tuple[str, float]], per_host: float, per_link: float) -> float:
-    """By what all intervals must be multiplied to keep both limits; 1.0 when they fit.
-
-    `targets`: (uplink, interval in s) of each path; limits in packets/s."""
-    rates: dict[str, float] = {}
-    for uplink, interval_s in targets:
-        rates[uplink] = rates.get(uplink, 0.0) + 1 / interval_s
-    host = sum(rates.values()) / (per_host * REGULAR_SHARE)
-    link = max(rates.values(), default=0.0) / (per_link * REGULAR_SHARE)
-    return max(1.0, host, link)

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Final
 from linkpass.core.commands import ProbeTarget, SendNotice, SetProbes
 from linkpass.core.events import DaemonLate, Event, PathWindow, PeerFiltered, PeerSilent
 from linkpass.core.settings import CoreSettings
-from linkpass.edges.probes.books import FAST_S, Books
-from linkpass.edges.probes.budget import Bucket, stretch
+from linkpass.core.survey import FAST_S, stretch
+from linkpass.edges.probes.books import Books
+from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.hearing import KINDS, Listener
 from linkpass.edges.probes.pace import PaceTalk
 from linkpass.edges.probes.paths import SentPath, Twin

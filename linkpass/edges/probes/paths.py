@@ -134,11 +134,15 @@ class SentPath:
         return True
 
     def _measure(self, last: int, queueing_s: float, dwell_s: float, received_s: float) -> None:
-        self.queueing_s = queueing_s
+        """`queueing_s`: by the peer's clock against ours, whose rates differ, and one of which may be slewed: that
+        looks like a queue on all of its paths. A queue on the way there is in the round trip, too, by one clock."""
         rtt_s = received_s - self.sent_at(last) - dwell_s
         if 0 <= rtt_s < 10:
             self.rtt_s = rtt_s
-            self.margin_s = self.rtt_floor.add(received_s, rtt_s) + SLACK_S + 1.5 * queueing_s
+            floor_s = self.rtt_floor.add(received_s, rtt_s)
+            queueing_s = min(queueing_s, rtt_s - floor_s)
+            self.margin_s = floor_s + SLACK_S + 1.5 * queueing_s
+        self.queueing_s = queueing_s
 
     def take(self, last: int, count: int, queueing_s: float, dwell_s: float, received_s: float) -> int:
         """A report entry. Sets the step_* differences to the report before; returns how many came late after all."""
@@ -163,8 +167,8 @@ class SentPath:
             self.step_sent = 1
         self.acked, self._count = last, count
         self.settled += self.step_sent
-        self.step_queueing_s = queueing_s
         self._measure(last, queueing_s, dwell_s, received_s)
+        self.step_queueing_s = self.queueing_s
         return late
 
     def overdue(self, made_s: float, witness_s: float, limit: int) -> int:

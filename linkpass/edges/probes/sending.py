@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from linkpass.edges.probes.books import FAST_S, Books
+from linkpass.core.survey import FAST_S
+from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.paths import SentPath, Twin
 from linkpass.edges.probes.peers import Peer
 from linkpass.edges.probes.ports import Port, TunnelPort
