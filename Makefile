@@ -73,10 +73,10 @@ kernel: setup-test ## The contract tests against a real kernel in network namesp
 	CASES='$(CASES)' $(BIN)/pytest -m 'netns and not e2e and not guests' $(PYTEST_ARGS)
 
 guests: setup-guests ## The RDMA tests in emulated hosts with soft-RoCE devices
-	CASES='$(CASES)' $(BIN)/pytest -m guests $(PYTEST_ARGS)
+	CASES='$(CASES)' $(BIN)/pytest -m guests --durations=12 $(PYTEST_ARGS)
 
 e2e: setup-test ## Real daemons and a real training job while the fabric breaks
-	CASES='$(CASES)' $(BIN)/pytest -m e2e $(PYTEST_ARGS)
+	CASES='$(CASES)' $(BIN)/pytest -m e2e --durations=12 $(PYTEST_ARGS)
 
 test: check unit kernel guests e2e ## Everything: gates and all tests (CASES=DIR adds the real files from outside)
 
