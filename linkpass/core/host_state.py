@@ -34,6 +34,8 @@ class HostState:
     # of the present silence
     ask_at_s: float | None = None
     """When to ask its kernel, its leaf and other daemons; a while before `judge_at_s` of the peer."""
+    asked_at_s: float = NEVER_S
+    """When they were last asked."""
     from_id: int = 0
     """Commands with this id and later ones were sent in this silence."""
     answer: HostAnswered | None = None
@@ -52,7 +54,7 @@ class HostState:
 
     def fresh(self, next_id: int) -> None:
         """A silence begins, or is over."""
-        self.ask_at_s, self.from_id, self.answer = None, next_id, None
+        self.ask_at_s, self.asked_at_s, self.from_id, self.answer = None, NEVER_S, next_id, None
         self.votes, self.behind, self.pause_s, self.verdict, self.meaning = {}, (), 0.0, (), ""
 
 

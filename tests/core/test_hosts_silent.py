@@ -471,3 +471,64 @@ def test_no_more_than_the_budget_is_handed_over_in_an_hour() -> None:
     assert sum("is not handed over" in line for line in sim.told(mark)) == 1
     sim.run(3600)
     assert given_up(sim) == ["host2", "host3", "host4"]
+
+
+# a judge who was kept from running
+def kept_from_running(sim: FabricSim, span_s: float) -> None:
+    """The core gets no turn for so long; what happens meanwhile waits."""
+    sim.now_s += span_s
+
+
+def test_a_judge_who_was_kept_from_running_asks_first_and_waits_for_the_answers() -> None:
+    sim = flowing(FabricSim(), "host3")
+    sim.kernels = dict.fromkeys(("host2", "host3", "host4"), "runs")
+    sim.start(1)
+    mark = sim.mark()
+    silent(sim, "host3")
+    sim.run(0.6)
+    kept_from_running(sim, 3.0)
+    sim.run(5)
+    at_s = {kind: [s for s, c in sim.log[mark:] if isinstance(c, kind)] for kind in (cmd.AskHost, cmd.Escalate)}
+    (escalated_s,) = at_s[cmd.Escalate]
+    asked_s = [s for s, c in sim.log[mark:] if isinstance(c, cmd.AskHost) and c.peer == sim.address["host3"]]
+    assert escalated_s - asked_s[0] > 0.9
+    assert any(part.startswith("frozen: ") for part in sim.since(mark, cmd.Escalate)[0].evidence)
+
+
+def test_a_host_that_came_back_while_its_judge_stood_is_not_given_up() -> None:
+    sim = flowing(FabricSim().start(), "host3")
+    mark = sim.mark()
+    silent(sim, "host3")
+    sim.run(1.5)  # it is asked about in time, and the answers lie unread
+    kept_from_running(sim, 1.0)
+    sim.turn(ev.Deadline())
+    sim.speak("host3")
+    sim.run(10)
+    assert given_up(sim, mark) == []
+
+
+def test_who_said_that_it_fails_is_given_up_by_a_late_judge_as_well() -> None:
+    sim = flowing(FabricSim().start(), "host3")
+    say(sim, "host3", "failing", "check: broken", 7)
+    mark = sim.mark()
+    silent(sim, "host3")
+    kept_from_running(sim, 3.0)
+    sim.run(0.1)
+    assert given_up(sim, mark) == ["host3"]
+
+
+def test_a_host_that_has_started_anew_counts_its_words_anew() -> None:
+    sim = flowing(FabricSim().start(), "host3")
+    say(sim, "host3", "ailing", "kernel log: hung task", 25_920_000)
+    say(sim, "host3", "failing", "an old word", 600)
+    assert not any("that it fails" in line for line in sim.told())
+    sim.silence("host3")
+    sim.run(1)
+    sim.speak("host3")
+    sim.run(1)
+    mark = sim.mark()
+    say(sim, "host3", "failing", "kernel log: machine check", 600)
+    assert any("host3 says that it fails" in line for line in sim.told(mark))
+    silent(sim, "host3")
+    sim.run(0.6)
+    assert given_up(sim, mark) == ["host3"]

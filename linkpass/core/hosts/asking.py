@@ -40,7 +40,7 @@ def ask_who_is_known(world: World, tray: Tray, now_s: float) -> None:
 
 def ask(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
     """About a silent peer, before it is judged."""
-    peer.host.ask_at_s = None
+    peer.host.ask_at_s, peer.host.asked_at_s = None, now_s
     peer.host.answer = None
     _ask_kernel(tray, peer, peer.cause)
     hops = behind.last_hops(peer)

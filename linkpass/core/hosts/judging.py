@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from linkpass.core.events import HostEvidence
 from linkpass.core.hosts import asking, behind, own, words
 from linkpass.core.hosts.escalation import escalate
-from linkpass.core.hosts.silence import judge_at
+from linkpass.core.hosts.silence import ASK_S, judge_at, says_it_fails
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
 NOTHING_RATIO = 0.9
 """A switch that lets some of it through does not silence a host."""
+LATE_S = 0.2
+"""A judge who comes later than this was kept from running: what he has not heard meanwhile proves nothing."""
 PAUSE_MAX_S = 60.0
 """The longest pause between two judgements that keep a host from being given up."""
 
@@ -45,10 +47,19 @@ def tick(world: World, tray: Tray, now_s: float) -> None:
         if silent and peer.host.ask_at_s is not None and peer.host.ask_at_s <= now_s:
             asking.ask(world, tray, peer, now_s)
         if peer.judge_at_s is not None and peer.judge_at_s <= now_s:
-            peer.judge_at_s = None
+            due_s, peer.judge_at_s = peer.judge_at_s, None
             if silent and not peer.filtered:
-                _judge(world, tray, peer, now_s)
+                if _unheard(peer, due_s, now_s):
+                    judge_at(peer, now_s + ASK_S, now_s)
+                else:
+                    _judge(world, tray, peer, now_s)
     own.tick(world, tray, now_s)
+
+
+def _unheard(peer: Peer, due_s: float, now_s: float) -> bool:
+    """Whether answers may still be on their way: the question was put in this very turn, or this host was kept from
+    running, and from reading what had come."""
+    return (peer.host.asked_at_s >= now_s or now_s > due_s + LATE_S) and not says_it_fails(peer, now_s)
 
 
 def on_verdict(world: World, tray: Tray, host: str, evidence: tuple[str, ...], now_s: float) -> None:

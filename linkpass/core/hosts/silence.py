@@ -13,9 +13,10 @@ ASK_S = 1.0
 
 
 def judge_at(peer: Peer, at_s: float, now_s: float) -> None:
-    """Judge a silent peer at `at_s`, and ask about it a while before."""
+    """Judge a silent peer at `at_s`, and ask about it a while before, unless it has just been asked."""
     peer.judge_at_s = at_s
-    peer.host.ask_at_s = max(now_s, at_s - ASK_S)
+    ask_at_s = max(now_s, at_s - ASK_S)
+    peer.host.ask_at_s = ask_at_s if ask_at_s >= peer.host.asked_at_s + ASK_S else None
 
 
 def on_silent(world: World, tray: Tray, event: PeerSilent, now_s: float) -> None:
@@ -43,9 +44,14 @@ def patience_s(world: World, peer: Peer, now_s: float) -> float:
     """How long a peer may be silent: at once is enough for one that has said that it fails, half the time for one that
     has said that it is not well. Its own word counts, whoever else says what."""
     whole_s = world.settings.detection.escalate_s
-    if not peer.host.said or peer.host.said_until_s <= now_s:
-        return whole_s
-    return 0.0 if peer.host.failing else whole_s / 2
+    if says_it_fails(peer, now_s):
+        return 0.0
+    return whole_s / 2 if peer.host.said and peer.host.said_until_s > now_s else whole_s
+
+
+def says_it_fails(peer: Peer, now_s: float) -> bool:
+    """Its own word, as long as that counts."""
+    return peer.host.failing and peer.host.said_until_s > now_s
 
 
 def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
@@ -58,6 +64,8 @@ def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     peer.silent_since_s, peer.judge_at_s, peer.escalated, peer.outlived = None, None, False, False
     peer.left = False
     peer.host.fresh(tray.next_id)
+    # It may have started anew, and counts from its machine's start. An old word that is replayed bears an old boot id.
+    peer.host.word_seq = -1
     for path in peer.used():
         if path.evidence in ("good", "queueing"):
             path.element.feed("good", now_s, why="the peer is heard again")
