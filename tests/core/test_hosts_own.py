@@ -8,6 +8,7 @@ from fabric_sim import FabricSim
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.core.settings import Limits
+from linkpass.wire import probe
 
 GPU, OTHER = "0000:3b:00.0", "0000:86:00.0"
 
@@ -146,9 +147,37 @@ def test_a_daemon_that_is_kept_from_running_says_that_its_host_is_not_well() -> 
         sim.post(ev.DaemonLate(late_s=0.3))
         sim.run(0.5)
     assert held(sim) == {"late"} and given_up(sim, mark) == []
+    assert words(sim, mark) == []  # peers would wait less for it, and it needs more time
     sim.run(120)
     assert held(sim) == set()
     assert len([line for line in sim.told(mark) if "late" in line]) == 2
+
+
+def test_what_is_fatal_finds_room_though_sources_have_told_much() -> None:
+    sim = FabricSim().start()
+    mark = sim.mark()
+    for number in range(300):
+        tell(sim, "info", f"line {number}", lasts_s=600)
+    tell(sim, "degraded", "hung task", lasts_s=600)
+    tell(sim, "fatal", "machine check")
+    tell(sim, "info", "one more", lasts_s=600)
+    assert given_up(sim, mark) == [("host1", "")]
+    assert {"hung task", "machine check"} < held(sim) and len(held(sim)) == 256
+    assert words(sim, mark)[-1][0] == "failing"
+
+
+@pytest.mark.parametrize("letter", ["x", "ß", "温", "🔥"])
+def test_a_reason_in_any_script_reaches_the_peers(letter: str) -> None:
+    for shift in range(4):
+        sim = FabricSim(host="h" * 64, addresses={"h" * 64: "fd00:ff::1"}, leaves={"h" * 64: ("leaf1", "leaf2")})
+        mark = sim.start().mark()
+        why = "." * shift + letter * 300
+        sim.post(ev.HostEvidence(source="check", what="health", severity="fatal", why=why))
+        sim.run(0)
+        (word,) = [command.notice for command in sim.since(mark, cmd.SendNotice)]
+        assert word.kind == "failing" and word.link.startswith("check: health: ") and word.link[-1] == letter
+        wire = probe.WireNotice(probe.Kind.FAILING, 1, word.seq, word.ttl_s, word.origin, word.link)
+        assert probe.notice_bytes(wire)
 
 
 def test_an_observer_says_it_to_its_journal_and_to_no_peer() -> None:

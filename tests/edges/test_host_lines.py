@@ -66,7 +66,7 @@ LINES = [
     ("bnxt_en 0000:01:00.0 eth0: NETDEV WATCHDOG: CPU: 3: transmit queue 7 timed out 5004 ms",
      "NIC stands", "degraded", ""),
     ("Out of memory: Killed process 4242 (python3) total-vm:81234kB, anon-rss:7kB", "out of memory", "degraded", ""),
-    ("Memory cgroup out of memory: Killed process 99 (train) total-vm:9kB", "out of memory", "degraded", ""),
+    ("Memory cgroup out of memory: Killed process 99 (train) total-vm:9kB", "limit of memory", "info", ""),
     ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "file system read-only", "degraded", ""),
     ("XFS (sda1): Metadata I/O Error (0x4) detected at xlog_write. Shutting down filesystem.",
      "file system shut down", "degraded", ""),
@@ -82,6 +82,10 @@ NO_NEWS = [
     "pcieport 0000:00:01.0: AER: enabled with IRQ 26",
     "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
     "{2}[Hardware Error]: event severity: corrected",
+    "blk_update_request: I/O error, dev loop0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+    "I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+    "EXT4-fs (loop3): Remounting filesystem read-only",
+    "XFS (loop12): Metadata I/O Error (0x4) detected at xlog_write. Shutting down filesystem.",
     "",
 ]
 

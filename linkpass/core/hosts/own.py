@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linkpass.core.events import HostEvidence, NoticeKind
+from linkpass.core.events import HostEvidence, NoticeKind, Severity
 from linkpass.core.host_state import Ailment
 from linkpass.core.hosts import words
 from linkpass.core.hosts.escalation import escalate
 from linkpass.core.world import Tray, World
 
 MOST = 256
-"""Pieces of evidence that are kept: sources name what they see, and a broken one may name much."""
+"""Pieces of evidence that are kept: sources name what they see, and a broken one may name much. What weighs more takes
+the place of what weighs less."""
+WEIGHT: dict[Severity, int] = {"info": 0, "degraded": 1, "fatal": 2}
 LATE_RATIO = 0.2
-"""A daemon that was late for this share of the last half minute runs on a host that is not well."""
+"""A daemon that was late for this share of the last half minute runs on a host that gets little done."""
 LATE_HALF_LIFE_S = 30.0
 
 Key = tuple[str, str, str]
@@ -37,7 +39,7 @@ def on_evidence(world: World, tray: Tray, event: HostEvidence, now_s: float) -> 
     if known is not None and known.severity == event.severity:
         known.until_s, known.why = until_s, event.why
     else:
-        if len(book.own) >= MOST and known is None:
+        if known is None and len(book.own) >= MOST and not _make_room(world, WEIGHT[event.severity]):
             return
         cause = known.cause if known is not None else world.incident(now_s)
         book.own[key] = Ailment(event.severity, event.why, now_s, cause, until_s)
@@ -51,14 +53,15 @@ def on_evidence(world: World, tray: Tray, event: HostEvidence, now_s: float) -> 
 
 
 def on_late(world: World, tray: Tray, late_s: float, now_s: float) -> None:
-    """This daemon ran late: alone it proves nothing, much of it says that the host gets little done."""
+    """This daemon ran late: alone it proves nothing, much of it says that the host gets little done. Peers are not told:
+    they would wait less for a host that needs more time to answer."""
     book = world.hosts
     fade = 0.5 ** (max(0.0, now_s - book.late_at_s) / LATE_HALF_LIFE_S)
     book.late_s, book.late_at_s = book.late_s * fade + late_s, now_s
     if book.late_s >= LATE_RATIO * LATE_HALF_LIFE_S:
         why = f"linkpass itself was kept from running for {book.late_s:.1f} s of late"
         lasts_s = 2 * LATE_HALF_LIFE_S
-        evidence = HostEvidence(source="scheduling", what="late", severity="degraded", why=why, lasts_s=lasts_s)
+        evidence = HostEvidence(source="scheduling", what="late", severity="info", why=why, lasts_s=lasts_s)
         on_evidence(world, tray, evidence, now_s)
 
 
@@ -90,6 +93,16 @@ def tick(world: World, tray: Tray, now_s: float) -> None:
     if book.tell_at_s is not None and book.tell_at_s <= now_s:
         book.told = ""
     _tell(world, tray, now_s)
+
+
+def _make_room(world: World, weight: int) -> bool:
+    """Forget the oldest of what weighs least, if that is less."""
+    own = world.hosts.own
+    key = min(own, key=lambda one: WEIGHT[own[one].severity])
+    if WEIGHT[own[key].severity] >= weight:
+        return False
+    del own[key]
+    return True
 
 
 def _over(world: World, tray: Tray, key: Key, why: str, now_s: float) -> None:

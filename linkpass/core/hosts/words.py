@@ -23,8 +23,8 @@ OWN_WORD_S = 600.0
 ANSWER_GAP_S = 0.5
 MOST_ASKED = 8
 """Daemons that are asked about a silent host: more would change no majority worth having."""
-TEXT = 120
-"""Characters of a word about oneself: it has to fit beside a name (255 bytes on the wire)."""
+TEXT_BYTES = 120
+"""Of a word about oneself, as it is encoded: it has to fit beside a name (255 bytes on the wire)."""
 
 
 def tell(
@@ -42,7 +42,12 @@ def tell_of_this_host(world: World, tray: Tray, kind: NoticeKind, text: str, cau
     own = world.settings.address
     heard = (peer for peer in world.table.peers.values() if peer.silent_since_s is None)
     peers = tuple(peer.address for peer in heard if peer.probed_from(own))
-    tell(world, tray, kind, text[:TEXT], peers, cause, OWN_WORD_S, now_s)
+    tell(world, tray, kind, cut(text), peers, cause, OWN_WORD_S, now_s)
+
+
+def cut(text: str) -> str:
+    """As much of it as a word takes, never a part of a character."""
+    return text.encode(errors="replace")[:TEXT_BYTES].decode(errors="ignore")
 
 
 def ask_others(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
@@ -68,7 +73,7 @@ def _on_own_word(world: World, tray: Tray, peer: Peer, notice: Notice, now_s: fl
     if notice.seq <= host.word_seq:
         return
     host.word_seq = notice.seq
-    said = "" if notice.kind == "well" else notice.link[:TEXT] or notice.kind
+    said = "" if notice.kind == "well" else cut(notice.link) or notice.kind
     ttl_s = notice.ttl_s if 0 <= notice.ttl_s <= OWN_WORD_S else OWN_WORD_S
     host.said_until_s = now_s + ttl_s
     fails = notice.kind == "failing"

@@ -15,6 +15,9 @@ from linkpass.edges.host import xids
 
 _PCI: Final = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 
+_NO_DISK: Final = r"(?:loop|z?ram|fd|sr)\d"
+"""Block devices that are files, memory or a drive without a medium: their errors are no disk's."""
+
 
 class Pattern(NamedTuple):
     what: str
@@ -84,13 +87,15 @@ PATTERNS: Final = (
          "the firmware of a network adapter fails", "drivers/net/ethernet/mellanox/mlx5/core/health.c"),
     _row("NIC stands", "degraded", r"NETDEV WATCHDOG: .*transmit queue \d+ timed out",
          "a network adapter sends nothing", "net/sched/sch_generic.c"),
-    _row("out of memory", "degraded", r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+",
+    _row("limit of memory", "info", r"Memory cgroup out of memory: Killed process \d+",
+         "a container has used up what it was allowed, and the host has more", "mm/oom_kill.c"),
+    _row("out of memory", "degraded", r"Out of memory: Killed process \d+",
          "a program was ended for want of memory", "mm/oom_kill.c"),
-    _row("file system read-only", "degraded", r"Remounting filesystem read-only",
+    _row("file system read-only", "degraded", rf"^(?!.*\({_NO_DISK}).*Remounting filesystem read-only",
          "a file system takes no more writes", "fs/ext4/super.c"),
-    _row("file system shut down", "degraded", r"XFS \(\S+\): .*(?:[Ss]hutting down|has been shut down)",
+    _row("file system shut down", "degraded", rf"XFS \((?!{_NO_DISK})\S+\): .*(?:[Ss]hutting down|has been shut down)",
          "a file system takes no more reads or writes", "fs/xfs/xfs_fsops.c"),
-    _row("disk", "degraded", r"I/O error, dev \S+, sector \d+",
+    _row("disk", "degraded", rf"I/O error, dev (?!{_NO_DISK})\S+, sector \d+",
          "a disk does not read or write", "block/blk-core.c"),
 )  # fmt: skip
 """In order: the first that fits counts."""
