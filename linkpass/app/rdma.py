@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
+from linkpass.aside import Aside
 from linkpass.config import Config
 from linkpass.core.events import CongestionEvidence, Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges.clock import Clock
@@ -153,8 +153,8 @@ class Rdma:
 
     def _ethernet_edge(self) -> NetdevEdge:
         rdma = self._config.rdma
-        one_thread = ThreadPoolExecutor(1, thread_name_prefix="ethernet")
-        return NetdevEdge(rdma.evidence, Netdevs(rdma.module_interval_s), self._clock.now_s, one_thread)
+        netdevs = Netdevs(rdma.module_interval_s)
+        return NetdevEdge(rdma.evidence, netdevs, self._clock.now_s, Aside("ethernet"))
 
     def _look(self) -> None:
         assert self._flows is not None

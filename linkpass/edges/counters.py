@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from linkpass.aside import Aside
 from rdma.counters.evidence import Finding, Thresholds, figures, findings
 from rdma.counters.reading import PortReader, Window
 from rdma.devices import Device, Rate, device_names, devices
@@ -116,7 +117,7 @@ class CounterEdge:
     ) -> None:
         """`executor` runs one thing at a time, and is shut down by `close`."""
         self._limits = limits
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="rdma-counters")
+        self._executor = executor or Aside("rdma-counters")
         self._reader = Ports(now_s, root)
         self._reading: Future[Seen] | None = None
         self._seen = Seen((), {}, "not read yet")
@@ -126,7 +127,7 @@ class CounterEdge:
         """Polls since the last reading."""
 
     def close(self) -> None:
-        """Does not wait: a reading that hangs in a driver ends when that lets go."""
+        """Does not wait: a reading that hangs in a driver is left behind."""
         self._executor.submit(self._reader.close)
         self._executor.shutdown(wait=False)
 

@@ -52,7 +52,7 @@ class NetdevEdge:
         """Why there is nothing to show, or not all."""
 
     def close(self) -> None:
-        """Does not wait: a reading that hangs in a driver ends when that lets go."""
+        """Does not wait: a reading that hangs in a driver is left behind."""
         self._executor.submit(self._netdevs.close)
         self._executor.shutdown(wait=False)
 

@@ -12,12 +12,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from linkpass.aside import Aside
 from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from rdma import drivers
 from rdma.flows import Flow, FlowTable
@@ -98,7 +99,7 @@ class QueuePairEdge:
     ) -> None:
         """`executor` runs one thing at a time, and is shut down by `close`."""
         self._emit = emit
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="queue-pairs")
+        self._executor = executor or Aside("queue-pairs")
         self._watch = watch or Watch(root)
         self._looking: Future[Looked] | None = None
         self._begun_s = -math.inf
@@ -120,7 +121,7 @@ class QueuePairEdge:
         self._lines: list[str] = []
 
     def close(self) -> None:
-        """Does not wait: a look that hangs in a driver ends when that lets go."""
+        """Does not wait: a look that hangs in a driver is left behind."""
         self._executor.submit(self._watch.close)
         self._executor.shutdown(wait=False)
 

@@ -53,8 +53,8 @@ def on_evidence(world: World, tray: Tray, event: HostEvidence, now_s: float) -> 
 
 
 def on_late(world: World, tray: Tray, late_s: float, now_s: float) -> None:
-    """This daemon ran late: alone it proves nothing, much of it says that the host gets little done. Peers are not told:
-    they would wait less for a host that needs more time to answer."""
+    """This daemon ran late: alone it proves nothing, much of it says that the host gets little done. Peers are not
+    told: they would wait less for a host that needs more time to answer."""
     book = world.hosts
     fade = 0.5 ** (max(0.0, now_s - book.late_at_s) / LATE_HALF_LIFE_S)
     book.late_s, book.late_at_s = book.late_s * fade + late_s, now_s

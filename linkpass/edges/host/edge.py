@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
+from linkpass.aside import Aside
 from linkpass.core.events import HostEvidence
 from linkpass.edges.host.kernel_log import SOURCE as KERNEL_LOG
 from linkpass.edges.host.kernel_log import KernelLog
@@ -28,7 +29,7 @@ class Watched:
     def __init__(self, source: Source, interval_s: float, stands_s: float, rests_s: float) -> None:
         self.source, self.interval_s = source, interval_s
         self.standing = Standing(source.name, stands_s, rests_s)
-        self.executor = ThreadPoolExecutor(1, thread_name_prefix=f"host-{source.name}")
+        self.executor = Aside(f"host-{source.name}")
         self.reading: Future[Reading] | None = None
         self.begun_s = self.read_s = self.due_s = float("-inf")
         self.state = "unknown"
@@ -52,7 +53,7 @@ class HostEdge:
             self._log.open()
 
     def close(self) -> None:
-        """Does not wait: a reading that hangs in a driver ends when that lets go."""
+        """Does not wait: a reading that hangs in a driver is left behind."""
         if self._log is not None:
             self._log.close()
         for one in self._watched:
