@@ -284,6 +284,7 @@ class Daemons:
                 "peers": [
                     self.lab.address(other.name, spec.family) for other in self.lab.fabric.hosts if other.name != host
                 ],
+                "operators": [self.lab.address(self.hosts[0], spec.family)],
             },
             "fabric": {"file": str(spec.topology.absolute())} if spec.topology else {},
             "fabric.names": dict(self.lab.names),

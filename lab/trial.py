@@ -233,7 +233,7 @@ class Trial:
         return flows[number], number
 
     def _order(self, url: str, place: Place) -> None:
-        """A host's link is its own matter and its peers'; for a link of the fabric all are told."""
+        """A host's link is its own matter and its peers'; for a link of the fabric the operators' host tells all."""
         assert self.daemons is not None
         self.daemons.post(place.host or self.hosts[0], url, link=place.link, everywhere=not place.host)
 

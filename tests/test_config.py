@@ -48,12 +48,13 @@ def test_what_the_example_has_commented_out_is_valid_too() -> None:
     seen: set[str] = set()
     kept = []
     for line in reversed(lines):  # of a key given twice, the one that was commented out comes either before or after
-        name = re.match(r"(prefixes|peers|names|hook|lldpctl) = (.*)", line)
+        name = re.match(r"(prefixes|peers|operators|names|hook|lldpctl) = (.*)", line)
         if name and (name[2] in ("[]", "{}") or name[2].startswith("[]  ") or name[1] in seen):
             continue
         kept.append(line)
     config = parse("\n".join(reversed(kept)))
     assert config.prefixes == ("fd00:ff::/64", "10.255.0.0/24")
+    assert config.operators == ("fd00:ff::1",)
     assert config.uplinks[0].gateway4 == "10.128.0.1"
     assert config.fabric.names["fd00:ff:1::1"] == "leaf1"
     assert config.routes.rto_min_ms == 5
@@ -108,6 +109,7 @@ BAD = [
     ),
     ("prefixes = ['leaf1']", 'f:1: prefixes[0]: expected a prefix such as fd00:ff::/64, got "leaf1"'),
     ("peers = ['host2']", 'f:1: peers[0]: expected an IP address, got "host2"'),
+    ("operators = ['host2']", 'f:1: operators[0]: expected an IP address, got "host2"'),
     ("[[uplinks]]\nname = 'a'\ngateway4 = '::1'", 'f:3: uplinks[0].gateway4: expected an IPv4 address, got "::1"'),
     ("[probing]\ninterval_s = '10ms'", 'f:2: probing.interval_s: expected a number, got "10ms"'),
     ("[probing]\nport = 3785.5", "f:2: probing.port: expected a whole number, got 3785.5"),

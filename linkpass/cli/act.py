@@ -9,7 +9,7 @@ import click
 
 from linkpass.cli.common import client, daemon_options, print_json
 
-all_option = click.option("--all", "everywhere", is_flag=True, help="Tell every reachable daemon, not only peers.")
+all_option = click.option("--all", "everywhere", is_flag=True, help="Tell every daemon; who follows, see below.")
 
 
 @click.command(epilog="Examples: linkpass drain eth1 · linkpass drain leaf1-spine1 --all")
@@ -21,6 +21,9 @@ def drain(socket_path: Path | None, config_path: Path | None, *, as_json: bool, 
 
     LINK is a link (leaf1-spine1), one direction of it (leaf1>spine1), or an uplink of this host (eth1). The last path
     is never taken: what has no other way stays.
+
+    A link of this host is left by its peers, too. Any other link is left by this host alone: order it on each host, or,
+    with --all, on this one for all those whose configuration names its address in `operators`.
     """
     result = client(socket_path, config_path).post("drain", {"link": link, "everywhere": everywhere})
     _say(f"{result['link']} is drained", result, as_json=as_json)

@@ -186,6 +186,7 @@ def core_settings(config: Config, *, address: str = "") -> CoreSettings:
         address=found,
         mode=config.mode,
         rungs=config.rungs,
+        operators=config.operators,
         live_qps=config.rdma.steer.live_qps,
         damping=config.damping,
         probing=config.probing,
@@ -389,6 +390,7 @@ def _canonical(config: Config) -> Config:
         address=config.address and _address("address", config.address),
         prefixes=tuple(_prefix(f"prefixes[{index}]", prefix) for index, prefix in enumerate(config.prefixes)),
         peers=tuple(_address(f"peers[{index}]", peer) for index, peer in enumerate(config.peers)),
+        operators=tuple(_address(f"operators[{index}]", one) for index, one in enumerate(config.operators)),
         fabric=msgspec.structs.replace(config.fabric, names=names),
         uplinks=tuple(uplinks),
     )

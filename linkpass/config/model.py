@@ -171,6 +171,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address that the job's sockets use. Empty: the preferred source of the routes to `prefixes`."""
     prefixes: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
     netns: tuple[str, ...] = ()
     realtime: bool = False
     rungs: tuple[Literal[1, 2], ...] = (1, 2)

@@ -1,8 +1,10 @@
 """Words between hosts: a port that went down, a drain. They make peers faster and are never needed.
 
 A peer's word changes only which of its own paths this host prefers, is taken for a soft verdict (a share of the
-paths at most, never the last), and ends by itself. A word about a port is believed only of a link that ends at its
-speaker; a drain of a fabric link is an operator's order and may name any link.
+paths at most, never the last), and ends by itself. It counts only upon a link that ends at its speaker. A drain of any
+other link is an operator's order, and is taken from the hosts that the configuration names for it alone.
+
+An observer tells its peers nothing: they might act on it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class NoticeDesk:
     def port_down(self, uplink: str, cause: str, now_s: float) -> None:
         """One of our own ports went down: peers should not send to us over it."""
         hop = self._world.table.first_hop(uplink)
-        if hop is not None and self._world.acting:
+        if hop is not None:
             link = f"{hop}>{self._world.settings.host}"
             self._down[link] = now_s + self._world.settings.limits.notice_ttl_s / 3
             self._tell("port_down", link, cause, self._world.settings.limits.notice_ttl_s, now_s)
@@ -61,7 +63,7 @@ class NoticeDesk:
         known = world.drains.get(event.link)
         cause = known.cause if known else world.new_cause()
         world.drains[event.link] = Drain(event.everywhere, cause, now_s)
-        scope = "on every host" if event.everywhere else "on this host and for its peers"
+        scope = "on this host, and of those that take orders from it" if event.everywhere else "on this host"
         self._tray.record(cause, f"{event.link} is drained", f"asked for {scope}", element=event.link)
         self._repeat_drains(now_s)
         world.decide_soon(now_s)
@@ -115,6 +117,8 @@ class NoticeDesk:
         speaker = world.table.peer(event.peer).title()
         if notice.kind in ("port_down", "port_up") and speaker not in notice.link.split(">"):
             self._refuse(event, speaker, "a host may speak of its own ports only")
+        elif notice.kind == "drain" and not (event.peer in world.settings.operators or _ends_at(notice.link, speaker)):
+            self._refuse(event, speaker, "a host may drain its own links only; `operators` names those that may more")
         elif notice.kind == "suspect":
             self._take_suspicion(event, speaker, now_s)
         elif notice.kind in ("port_up", "undrain"):
@@ -164,7 +168,8 @@ class NoticeDesk:
         cause = known.cause if known else world.incident(now_s)
         kind: Literal["port_down", "drain"] = "drain" if notice.kind == "drain" else "port_down"
         ttl_s = max(0.0, min(DRAIN_TTL_S, notice.ttl_s))
-        world.told[notice.link] = {**words, event.peer: Told(kind, speaker, now_s + ttl_s, cause)}
+        ordered = event.peer in world.settings.operators
+        world.told[notice.link] = {**words, event.peer: Told(kind, speaker, now_s + ttl_s, cause, ordered)}
         if known is None or known.kind != kind:
             fact = "is drained" if kind == "drain" else "is down"
             self._tray.record(cause, f"{speaker} says that {notice.link} {fact}", "notice", element=notice.link)
@@ -208,7 +213,9 @@ class NoticeDesk:
         return {name for hop in hops.values() if hop for name in names_of(f"{hop}>{world.settings.host}")}
 
     def _tell(self, kind: NoticeKind, link: str, cause: str, ttl_s: float, now_s: float) -> None:
-        """Tell all peers that can be told."""
+        """Tell all peers that can be told, if this host acts."""
+        if not self._world.acting:
+            return
         own = self._world.settings.address
         peers = tuple(peer.address for peer in self._world.table.peers.values() if peer.probed_from(own))
         if not peers:
@@ -216,3 +223,8 @@ class NoticeDesk:
         seq = self._world.take_notice_seq(now_s)
         notice = Notice(kind=kind, link=link, origin=self._world.settings.host, seq=seq, ttl_s=ttl_s)
         self._tray.put(SendNotice(cmd_id=self._tray.take_id(), cause=cause, notice=notice, peers=peers))
+
+
+def _ends_at(link: str, node: str) -> bool:
+    """Whether it may. Names may have dashes in them: which links it is in truth, `World.words_on` knows."""
+    return node in link.split(">") or link.startswith(f"{node}-") or link.endswith(f"-{node}")

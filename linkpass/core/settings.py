@@ -142,6 +142,8 @@ class CoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address that the job's sockets use (often a loopback address)."""
     mode: Literal["observe", "act"] = "observe"
     rungs: tuple[int, ...] = (1, 2)
+    operators: tuple[str, ...] = ()
+    """Addresses of the hosts whose drains count here for any link, not only for their own."""
     live_qps: bool = False
     """Queue pairs of running programs may be moved to other addresses (`rdma.steer.live_qps`)."""
     damping: Damping = Damping()

@@ -47,6 +47,8 @@ class Told:
     origin: str
     until_s: float
     cause: str
+    ordered: bool = False
+    """An operator's: it may be of any link, else only of one that ends at its origin."""
 
 
 @dataclass(slots=True)
@@ -204,7 +206,7 @@ class World:
             if drain is not None:
                 return f"{name} is drained", drain.cause
             for word in self.told.get(name, {}).values():
-                if word.until_s > now_s:
+                if word.until_s > now_s and (word.ordered or word.origin in direction.split(">")):
                     what = "is drained" if word.kind == "drain" else "is down"
                     return f"{name} {what}, says {word.origin}", word.cause
         return None

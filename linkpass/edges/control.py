@@ -27,7 +27,14 @@ from aiohttp import web
 from linkpass.core.events import ClearRequested, DrainRequested, Event, UndrainRequested
 
 MAX_BODY_BYTES = 65_536
-OTHERS_STILL_USE_IT = "not a link of this host: only its own traffic avoids it; --all tells every reachable daemon"
+OTHERS_STILL_USE_IT = (
+    "not a link of this host: only its own traffic avoids it; order it on the others, too, or use --all"
+)
+ORDERED = (
+    "not a link of this host: of the daemons that are told, those follow whose `operators` name this host's address; "
+    "order it on the others, too"
+)
+OBSERVED = "mode is observe: nothing moves here, and no peer is told"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 logger = structlog.get_logger()
@@ -229,13 +236,20 @@ class ControlEdge:
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
         link = await self._find(asked.link)
-        note = "" if asked.everywhere or self._is_own(link) else OTHERS_STILL_USE_IT
-        return await self._submit(link, DrainRequested(link=link, everywhere=asked.everywhere), note)
+        return await self._submit(link, DrainRequested(link=link, everywhere=asked.everywhere), self._who(asked, link))
 
     async def _undrain(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)
         link = await self._find(asked.link)
         return await self._submit(link, UndrainRequested(link=link, everywhere=asked.everywhere))
+
+    def _who(self, asked: LinkRequest, link: str) -> str:
+        """Whose traffic follows, where it is not that of this host and of all its peers."""
+        if self._faces.view().get("mode") == "observe":
+            return OBSERVED
+        if self._is_own(link):
+            return ""
+        return ORDERED if asked.everywhere else OTHERS_STILL_USE_IT
 
     async def _clear(self, request: web.Request) -> web.Response:
         asked = await self._asked(request)

@@ -166,6 +166,15 @@ def test_a_verdict_is_told_to_peers_as_long_as_it_stands() -> None:
     assert not [one for one in quiet.since(mark, cmd.SendNotice) if one.notice.kind == "suspect"]
 
 
+def test_an_observer_names_by_itself_and_tells_nobody() -> None:
+    sim = FabricSim(mode="observe", diagnosis=Diagnosis(enabled=True)).start()
+    mark = sim.mark()
+    sim.break_("spine1")
+    sim.run(8.0)
+    assert any("spine1" in verdict for verdict in sim.core.view(sim.now_s).verdicts)
+    assert not sim.since(mark, cmd.SendNotice)
+
+
 def test_a_silent_host_is_named_when_its_data_has_stopped_and_a_silent_daemon_is_not() -> None:
     sim = started()
     mark = sim.mark()

@@ -181,6 +181,7 @@ def settings_of(mode: str, which: tuple[int, ...]) -> CoreSettings:
         mode=mode,  # type: ignore[arg-type]
         rungs=which,
         live_qps=True,
+        operators=PEERS[:1],
         damping=Damping(half_life_s=3.0, observe_max_s=20.0),
         probing=Probing(sample_peers=2),
         limits=Limits(trace_pool=6, labels_per_peer=4),

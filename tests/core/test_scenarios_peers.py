@@ -259,8 +259,38 @@ def test_nobody_speaks_of_others_ports() -> None:
     assert sum("its own ports only" in line for line in sim.told(mark)) == 1
 
 
-def test_a_liar_that_drains_everything_takes_at_most_the_share() -> None:
+def test_a_liar_that_drains_everything_moves_nothing_but_what_ends_at_it() -> None:
     sim = FabricSim().start()
+    before = {peer: set(labels) for peer, labels in sim.labels.items()}
+    links = sorted({direction for target in sim.targets for direction in sim.directions(*target)})
+    mark = sim.mark()
+    for seq, link in enumerate([*links, *(link.replace(">", "-") for link in links), "leaf1-spine1", "spine1-leaf3"]):
+        if not link.endswith("host3"):
+            say(sim, "host3", "drain", link, seq, ttl_s=600)
+    sim.run(1)
+    assert not steered(sim, mark) and not sim.core.world.told
+    assert sum("a host may drain its own links only" in line for line in sim.told(mark)) == 1
+    for seq, link in enumerate(("leaf3-host3", "leaf4>host3"), 1000):
+        say(sim, "host3", "drain", link, seq, ttl_s=600)
+    sim.run(1)
+    assert {peer for peer, labels in sim.labels.items() if set(labels) != before[peer]} <= {H3}
+
+
+def test_names_with_dashes_let_nobody_drain_what_is_anothers() -> None:
+    names = {"a": "fd00:ff::2", "b-a": "fd00:ff::3"}
+    leaves = {"a": ("leaf1", "leaf2"), "b-a": ("leaf3", "leaf4")}
+    sim = FabricSim(addresses=names, leaves=leaves, peers=("a", "b-a"), active=("a", "b-a")).start()
+    mark = sim.mark()
+    say(sim, "a", "drain", "leaf3-b-a", 1, ttl_s=600)
+    sim.run(1)
+    assert not steered(sim, mark)
+    say(sim, "b-a", "drain", "leaf3-b-a", 1, ttl_s=600)
+    sim.run(1)
+    assert {command.peer for command in sim.since(mark, cmd.SetLabels)} == {names["b-a"]}
+
+
+def test_an_operators_host_that_drains_everything_takes_at_most_the_share() -> None:
+    sim = FabricSim(operators=(H3,)).start()
     before = {peer: set(labels) for peer, labels in sim.labels.items()}
     links = sorted({direction for target in sim.targets for direction in sim.directions(*target)})
     for seq, link in enumerate(links):
@@ -276,7 +306,7 @@ def test_a_liar_that_drains_everything_takes_at_most_the_share() -> None:
 
 
 def test_a_liar_fills_neither_memory_nor_journal() -> None:
-    sim = FabricSim().start()
+    sim = FabricSim(operators=(H3,)).start()
     mark = sim.mark()
     for seq in range(1000):
         say(sim, "host3", "drain", f"x{seq}>y", seq, ttl_s=-5.0 if seq % 2 else 1e9)
@@ -289,6 +319,17 @@ def test_a_liar_fills_neither_memory_nor_journal() -> None:
 
 
 # drains
+def test_an_observer_moves_nobody_else_by_a_drain_either() -> None:
+    sim = FabricSim(mode="observe").start()
+    mark = sim.mark()
+    for link in ("eth1", "leaf1-spine1"):
+        sim.post(ev.DrainRequested(link=link, everywhere=True))
+        sim.run(700)
+        sim.post(ev.UndrainRequested(link=link, everywhere=True))
+        sim.run(1)
+    assert not sim.since(mark, cmd.SendNotice)
+
+
 def test_drain_of_a_host_link_moves_labels_and_group_tells_the_peers_and_undoes() -> None:
     for name in ("leaf1-host1", "host1-leaf1", "eth1", "host1:eth1", "host1>leaf1"):
         sim = FabricSim().start()
@@ -353,8 +394,8 @@ def test_undrain_everywhere_is_told_even_after_a_restart() -> None:
     assert [n.notice.link for n in sim.since(mark, cmd.SendNotice)] == ["leaf1-spine1"]
 
 
-def test_a_peers_drain_is_lifted_here_and_stays_lifted_though_it_is_repeated() -> None:
-    sim = FabricSim().start()
+def test_an_operators_drain_is_lifted_here_and_stays_lifted_though_it_is_repeated() -> None:
+    sim = FabricSim(operators=(H4,)).start()
     say(sim, "host4", "drain", "leaf1-spine1", 1, ttl_s=600)
     sim.run(0.1)
     assert not any(direction == "leaf1>spine1" for direction in sim.carrying())

@@ -17,7 +17,7 @@ import pytest
 from face_desk import Desk, sample_view
 
 from linkpass.core.events import ClearRequested, DrainRequested, UndrainRequested
-from linkpass.edges.control import ControlEdge, ControlError, RefusedError, find_link
+from linkpass.edges.control import OBSERVED, ORDERED, ControlEdge, ControlError, RefusedError, find_link
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_why_takes_an_id_or_an_element(tmp_path: Path, desk: Desk) -> None
 
 async def test_drain_undrain_clear_become_events(tmp_path: Path, desk: Desk) -> None:
     status, body = await ask(tmp_path, "POST", "/drain", json={"link": "leaf1-spine1", "everywhere": True})
-    assert (status, body) == (200, {"ok": True, "link": "leaf1-spine1", "note": "", "cause": "host1-3"})
+    assert (status, body) == (200, {"ok": True, "link": "leaf1-spine1", "note": ORDERED, "cause": "host1-3"})
     _, body = await ask(tmp_path, "POST", "/drain", json={"link": "spine1>leaf1"})
     assert body["note"].startswith("not a link of this host")
     _, body = await ask(tmp_path, "POST", "/undrain", json={"link": "eth2"})
@@ -81,6 +81,15 @@ async def test_drain_undrain_clear_become_events(tmp_path: Path, desk: Desk) -> 
         UndrainRequested(link="host1-leaf2"),
         ClearRequested(link="*"),
     ]
+
+
+async def test_an_observer_says_that_a_drain_moves_nothing(
+    tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "view", lambda: {**sample_view(), "mode": "observe"})
+    for link in ("leaf1-spine1", "eth2"):
+        _, body = await ask(tmp_path, "POST", "/drain", json={"link": link})
+        assert body["note"] == OBSERVED
 
 
 @pytest.mark.parametrize(
