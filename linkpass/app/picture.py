@@ -39,6 +39,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "rss_bytes": _rss_bytes(),
         "rungs": _rungs(first),
         "moves": 0,
+        "arrivals_refused": 0,
         "verdicts": [],
         "findings": [],
         "notes": [note for agent in agents for note in agent.notes],
@@ -52,6 +53,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         assert agent.core is not None
         view = msgspec.to_builtins(agent.core.view(now_s))
         shown["moves"] += view["moves"]
+        shown["arrivals_refused"] += view["arrivals_refused"]
         shown["verdicts"] += view["verdicts"]
         shown["findings"] += view["findings"]
         snapshot = agent.probes.snapshot() if agent.probes is not None else None

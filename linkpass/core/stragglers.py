@@ -75,7 +75,7 @@ class StragglerDesk:
         self._lines: dict[str, dict[tuple[PaceKind, str], Line]] = {}
         """Who claims -> what, of whom."""
         self._heard_s: dict[str, float] = {}
-        self._arrivals = Arrivals(world.settings.stragglers)
+        self._arrivals = Arrivals(world.settings.stragglers, world.settings.address)
         self._decide_at_s: float | None = None
 
     def told(self, event: PaceTold, now_s: float) -> None:
@@ -100,8 +100,10 @@ class StragglerDesk:
             self._decide_soon(now_s)
 
     def arrived(self, event: StepArrived, now_s: float) -> None:
-        if self._arrivals.take(event.peer or self._world.settings.address, event.rank, event.step, event.at_s):
+        host = event.peer or self._world.settings.address
+        if self._arrivals.take(host, event.rank, event.step, event.at_s, now_s):
             self._decide_soon(now_s)
+        self._world.arrivals_refused = self._arrivals.refused
 
     def deadlines(self) -> Iterator[float]:
         """A name does not outlast the words that it rests on."""

@@ -140,6 +140,7 @@ class View(msgspec.Struct, frozen=True):
     traces: tuple[TraceView, ...] = ()
     stragglers: tuple[StragglerView, ...] = ()
     congestion: tuple[CongestionView, ...] = ()
+    arrivals_refused: int = 0
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -252,6 +253,7 @@ def view_of(world: World, now_s: float) -> View:
         traces,
         _stragglers(world, now_s),
         tuple(CongestionView(*one) for one in congestion.told(world)),
+        world.arrivals_refused,
     )
 
 

@@ -123,6 +123,8 @@ class World:
         self.hosts = HostBook()
         self.stragglers: dict[str, Straggler] = {}
         """Hosts that all others wait for, by their addresses."""
+        self.arrivals_refused = 0
+        """Words about arrivals at steps that were not believed."""
         self.congestion = Congestion()
         self.moves = 0
         self.move_keys: dict[tuple[str, str], None] = {}

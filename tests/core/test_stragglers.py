@@ -223,16 +223,56 @@ def test_a_trainer_that_falls_silent_leaves_no_name(book: Playbook) -> None:
 
 
 def test_arrivals_are_bounded_and_a_rank_is_one_host_s() -> None:
-    arrivals = Arrivals(Stragglers())
+    arrivals = Arrivals(Stragglers(), "a")
     for step in range(5 * MOST_STEPS):
-        assert not arrivals.take("a", 0, step, float(step))
-        assert not arrivals.take("b", 0, step, float(step))  # the rank is a's
-        assert not arrivals.take("a", 1, step, float(step))  # two ranks are no measure of each other
-    assert len(arrivals._came) <= MOST_STEPS and arrivals.ranks == 2
-    assert not arrivals.take("c", 2, 3, 0.0)  # long past: a rank that has left takes no part
+        now_s = float(step)
+        assert not arrivals.take("a", 0, step, now_s, now_s)
+        assert not arrivals.take("b", 0, step, now_s, now_s)  # the rank is a's
+        assert not arrivals.take("a", 1, step, now_s, now_s)  # two ranks are no measure of each other
+    assert len(arrivals._came) <= MOST_STEPS + 1 and arrivals.ranks == 2 and arrivals.refused == 0
+    assert not arrivals.take("c", 2, step + 1, now_s, now_s)  # it comes first, and never again
     assert arrivals.ranks == 3
     for step in itertools.count(5 * MOST_STEPS):
-        arrivals.take("a", 0, step, float(step))
+        now_s = float(step)
+        arrivals.take("a", 0, step, now_s, now_s)
         if arrivals.ranks < 3:
             break
-    assert not arrivals.take("a", 0, 1, 0.0)  # a step that is over
+    assert not arrivals.take("a", 0, step - 1, now_s, now_s)  # a step that is over
+
+
+def job(arrivals: Arrivals, first: int, count: int, begun_s: float, hosts: str = "abc") -> int:
+    """A rank a host; how many steps were settled. A step takes 0.1 s."""
+    return sum(
+        arrivals.take(host, rank, step, at_s := begun_s + 0.1 * number + 0.001 * rank, at_s)
+        for number, step in enumerate(range(first, first + count))
+        for rank, host in enumerate(hosts)
+    )
+
+
+LIES = [(2**63, 0.0), (10**6, 0.0), (0, 0.0), (1020, 3600.0), (1020, 1e18), (1020, -1e18)]
+
+
+@pytest.mark.parametrize("own", ["a", "z"], ids=["this host has a rank", "it has none"])
+@pytest.mark.parametrize(("step", "ahead_s"), LIES)
+def test_a_host_that_lies_about_step_or_time_spoils_nobody_elses_count(own: str, step: int, ahead_s: float) -> None:
+    arrivals = Arrivals(Stragglers(), own)
+    assert not arrivals.take("liar", 9, 2**63, 99.0, 99.0)  # it is the first to speak
+    job(arrivals, 1000, 10, 100.0)
+    before = arrivals.refused
+    settled = 0
+    for number in range(10, 60):
+        now_s = 100.0 + 0.1 * number
+        if number < 30:
+            assert not arrivals.take("liar", 9, step, now_s + ahead_s, now_s)
+        settled += job(arrivals, 1000 + number, 1, now_s)
+    assert arrivals.refused - before == 20
+    assert settled >= 29 and arrivals.heard_s <= now_s + 0.01
+    assert set(range(3)) <= arrivals._seen.keys()
+
+
+@pytest.mark.parametrize("own", ["a", "z"])
+def test_a_job_that_goes_on_from_another_step_is_followed(own: str) -> None:
+    arrivals = Arrivals(Stragglers(), own)
+    assert job(arrivals, 1000, 20, 100.0) >= 18
+    assert job(arrivals, 500_000, 20, 130.0) >= 15
+    assert job(arrivals, 7, 20, 131.0 + 0.1 * 20) >= 15  # at once, without a pause

@@ -37,6 +37,8 @@ def _stragglers(view: View) -> Iterator[Metric]:
     yield from gauge("straggler", "1 for a host that all others wait for.", who, [(name, 1) for name, _ in rows])
     lag = [(name, row.get("lag_s")) for name, row in rows]
     yield from gauge("straggler_lag_seconds", "What a step is longer for a straggler, at least.", who, lag)
+    text = "Arrivals at steps that were not believed: of another time, or far from where the job is."
+    yield from counter("arrivals_refused", text, (), [((), view.get("arrivals_refused"))])
     pace = view.get("pace") or {}
     yield from counter("pace_cpu_seconds", "Processor time of the looks at the job's sockets.", (),
                        [((), pace.get("cpu_s"))])  # fmt: skip
