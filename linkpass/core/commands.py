@@ -102,11 +102,12 @@ class AskHost(Command, frozen=True):
 
 class Escalate(Command, frozen=True):
     """The host itself fails and no path can help: rung 3 takes over. `accelerator`: only that one of it fails; the
-    ranks on the host's others are not concerned."""
+    ranks on the host's others are not concerned. `since_s`: when the host fell silent, or its evidence began."""
 
     host: str
     evidence: tuple[str, ...]
     accelerator: str = ""
+    since_s: float = 0.0
 
 
 class Record(Command, frozen=True):

@@ -70,6 +70,21 @@ class Ailment:
 
 
 @dataclass(slots=True)
+class Handover:
+    """One escalation, until the hook has taken it."""
+
+    host: str
+    accelerator: str
+    evidence: tuple[str, ...]
+    cause: str
+    since_s: float
+    """Since when the host is silent, or its evidence stands."""
+    tries: int = 0
+    again_s: float | None = None
+    """When to run the hook again; None: it is under way."""
+
+
+@dataclass(slots=True)
 class HostBook:
     """Of all hosts together, this one included."""
 
@@ -89,8 +104,10 @@ class HostBook:
     escalated_at_s: deque[float] = field(default_factory=deque)
     """Of the last hour."""
     over_budget: bool = False
-    pending: dict[int, str] = field(default_factory=dict)
-    """Escalations under way: command -> cause."""
+    pending: dict[int, Handover] = field(default_factory=dict)
+    """Escalations under way, by their commands."""
+    refused: dict[tuple[str, str], Handover] = field(default_factory=dict)
+    """(host, accelerator) -> an escalation that the hook has not taken, and that is tried again."""
     seen: dict[str, int] = field(default_factory=dict)
     """Node -> id of the newest trace that it answered."""
     traced_s: dict[frozenset[str], float] = field(default_factory=dict)

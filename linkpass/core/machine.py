@@ -91,8 +91,8 @@ class Core:
             ev.GroupFailed: self._on_failed,
             ev.LabelsProgrammed: self._on_programmed,
             ev.LabelsFailed: self._on_failed,
-            ev.Escalated: lambda e, now: hosts.on_escalated(self.world, self._tray, e),
-            ev.EscalateFailed: lambda e, now: hosts.on_escalated(self.world, self._tray, e),
+            ev.Escalated: lambda e, now: hosts.on_escalated(self.world, self._tray, e, now),
+            ev.EscalateFailed: lambda e, now: hosts.on_escalated(self.world, self._tray, e, now),
             ev.Deadline: lambda e, now: None,
         }
 

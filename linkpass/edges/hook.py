@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -16,8 +18,9 @@ STDERR_BYTES = 2000
 
 
 class HookEdge:
-    """Runs `argv` with `{"host", "accelerator", "evidence", "cause"}` as JSON on standard input, for at most
-    `timeout_s` (`accelerator` is empty when it is the whole host).
+    """Runs `argv` with `{"host", "accelerator", "evidence", "cause", "since"}` as JSON on standard input, for at
+    most `timeout_s` (`accelerator` is empty when it is the whole host). It is run by each daemon that gives a host up,
+    and again after it has failed: see docs/hosts.md.
 
     Exit status 0 means taken over. The program gets a process group of its own, which is ended as a
     whole when the time is over; what it leaves behind after a success is its own affair."""
@@ -37,7 +40,7 @@ class HookEdge:
         """Empty on success, else what went wrong in one line."""
         story = {
             "host": command.host, "accelerator": command.accelerator, "evidence": command.evidence,
-            "cause": command.cause,
+            "cause": command.cause, "since": _utc(command.since_s),
         }  # fmt: skip
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
@@ -57,6 +60,12 @@ class HookEdge:
                 raise
             return f"{self._argv[0]}: not done after {self._timeout_s:g} s, ended"
         return f"{self._argv[0]}: exit status {status}{': ' + said if said else ''}" if status else ""
+
+
+def _utc(at_s: float) -> str:
+    """ISO 8601 of a moment of the monotonic clock."""
+    moment = datetime.now(UTC) - timedelta(seconds=time.monotonic() - at_s)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:

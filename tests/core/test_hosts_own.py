@@ -93,7 +93,7 @@ def test_a_failing_accelerator_condemns_itself_alone() -> None:
     )  # fmt: skip
     sim.post(failed)
     sim.run(0)
-    assert sim.told(mark)[-1] == f"{GPU} of host1 was not handed over (no)"
+    assert sim.told(mark)[-1] == f"{GPU} of host1 was not handed over (no; tried again in 30 s)"
 
 
 def test_a_level_that_is_over_may_come_back_and_is_given_up_anew() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import msgspec
 
 from linkpass.core.commands import Escalate
 from linkpass.core.events import Escalated, EscalateFailed
@@ -19,11 +23,15 @@ def failed(why: str) -> EscalateFailed:
 
 async def test_the_verdict_comes_on_standard_input(tmp_path: Path) -> None:
     argv = ["sh", "-c", 'cat > "$0"', str(tmp_path / "heard")]
-    assert await HookEdge(argv).escalate(ESCALATE) == Escalated(cmd_id=7, host="host3")
+    began = datetime.now(UTC)
+    story = msgspec.structs.replace(ESCALATE, since_s=time.monotonic() - 1.0)
+    assert await HookEdge(argv).escalate(story) == Escalated(cmd_id=7, host="host3")
     heard = json.loads((tmp_path / "heard").read_text())
+    since = datetime.fromisoformat(heard.pop("since"))
     assert heard == {
         "host": "host3", "accelerator": "", "evidence": list(ESCALATE.evidence), "cause": "host1-9"
     }  # fmt: skip
+    assert began - timedelta(seconds=1.1) <= since <= datetime.now(UTC) - timedelta(seconds=0.9)
 
 
 async def test_an_accelerator_is_named_in_question_and_answer(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from linkpass.core.events import HostEvidence
-from linkpass.core.hosts import asking, behind, own, words
+from linkpass.core.hosts import asking, behind, escalation, own, words
 from linkpass.core.hosts.escalation import escalate
 from linkpass.core.hosts.silence import ASK_S, judge_at, says_it_fails
 from linkpass.core.paths import Peer
@@ -38,6 +38,7 @@ def deadlines(world: World) -> Iterator[float]:
             if at_s is not None and peer.silent_since_s is not None:
                 yield at_s
     yield from own.deadlines(world)
+    yield from escalation.deadlines(world)
 
 
 def tick(world: World, tray: Tray, now_s: float) -> None:
@@ -54,6 +55,7 @@ def tick(world: World, tray: Tray, now_s: float) -> None:
                 else:
                     _judge(world, tray, peer, now_s)
     own.tick(world, tray, now_s)
+    escalation.tick(world, tray, now_s)
 
 
 def _unheard(peer: Peer, due_s: float, now_s: float) -> bool:
@@ -164,7 +166,7 @@ def _accuse(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
         _say(tray, peer, what, f"{hear} other daemon(s) hear it, {miss} do not", "others hear it", level="warning")
         return
     evidence = (*_evidence(peer, now_s), *_surroundings(peer, shared, others, explained, miss))
-    until_s = escalate(world, tray, peer.title(), evidence, peer.cause, now_s)
+    until_s = escalate(world, tray, peer.title(), evidence, peer.cause, peer.silent_since_s or now_s, now_s)
     if until_s is None:
         peer.escalated, peer.host.meaning = True, "given up"
     else:

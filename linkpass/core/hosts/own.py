@@ -131,7 +131,9 @@ def _give_up(world: World, tray: Tray, accelerator: str, now_s: float) -> None:
         if where == accelerator and one.severity == "degraded"
     ]
     cause = fatal[0][1].cause
-    until_s = escalate(world, tray, world.settings.host, tuple(evidence), cause, now_s, accelerator)
+    until_s = escalate(
+        world, tray, world.settings.host, tuple(evidence), cause, fatal[0][1].since_s, now_s, accelerator
+    )
     if until_s is None:
         world.hosts.handed_over[accelerator] = cause
     else:
