@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from linkpass.core import crowd, roce
 from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands, PeerPatience
-from linkpass.core.hosts import witnesses
+from linkpass.core.hosts import on_flow_stands, witnesses
 from linkpass.core.steer import count_move, grade_uplink
 from linkpass.core.survey import wanted_interval_s
 from linkpass.core.world import Tray, World
@@ -31,6 +31,7 @@ AGAIN_S = 2.0
 
 def on_stands(world: World, tray: Tray, event: FlowStands, now_s: float) -> None:
     """Said when it begins, and again when more is known."""
+    on_flow_stands(world, world.table.peer(event.peer), now_s)
     kind, why, cause = _judge(world, event, now_s)
     said = world.standing.get(event.flow)
     if said is not None and said[0] == kind:

@@ -29,6 +29,8 @@ class HostState:
     word_seq: int = -1
     named_until_s: float = NEVER_S
     """Localisation names it though it is heard: until when that is not said again."""
+    stood_at_s: float = NEVER_S
+    """When a queue pair with it was last told to stand."""
     answered_s: dict[str, float] = field(default_factory=dict)
     """Peers that asked whether it is heard -> until when they are not answered again."""
     # of the present silence

@@ -140,14 +140,75 @@ def test_an_idle_peer_that_goes_on_speaking_acquits_the_leaf_when_nothing_else_d
     assert "host4 answers through leaf3" in sim.since(mark, cmd.Escalate)[0].evidence
 
 
-def test_a_host_alone_behind_its_leaf_is_given_up_and_it_is_said_what_is_not_known() -> None:
+def alone() -> tuple[FabricSim, int]:
+    """Host 3 is the only known one behind leaf 3, which does not answer traces; it falls silent, and its data stops."""
     sim = flowing(single(peers=("host2", "host3"), active=("host2", "host3")), "host3")
     sim.mute.add("leaf3")
     mark = sim.mark()
     silent(sim, "host3")
+    return sim, mark
+
+
+def test_a_host_alone_behind_its_leaf_cannot_be_told_from_it_and_is_not_given_up() -> None:
+    sim, mark = alone()
+    sim.run(600)
+    assert given_up(sim, mark) == [] and blamed(sim, mark) == []
+    said = [line for line in sim.told(mark) if "nobody else is known behind leaf3" in line]
+    assert len(said) == 1 and said[0].startswith("host3 stays silent, and is not given up")
+    assert {peer.silence for peer in sim.core.view(sim.now_s).peers if peer.silent} == {"it or its switch"}
+
+
+@pytest.mark.parametrize("speaks", ["leaf", "kernel", "localisation", "word", "word before"])
+def test_a_host_alone_behind_its_leaf_is_given_up_once_something_tells_them_apart(speaks: str) -> None:
+    sim, mark = alone()
+    if speaks == "word before":
+        sim.speak("host3")
+        say(sim, "host3", "failing", "check: broken", 7)
+        silent(sim, "host3")
+    sim.run(0 if speaks == "word before" else 10)
+    assert given_up(sim, mark) == []
+    if speaks == "leaf":
+        sim.mute.clear()
+    elif speaks == "kernel":
+        sim.kernels["host3"] = "runs"
+    elif speaks == "localisation":
+        hosts.on_verdict(sim.core.world, sim.core._tray, "host3", ("all paths to it lose everything",), sim.now_s)
+    elif speaks == "word":
+        say(sim, "host3", "failing", "check: broken", 7)
+    sim.run(120)
+    assert given_up(sim, mark) == ["host3"]
+
+
+def test_a_leaf_that_dies_with_one_known_host_behind_it_hands_over_nobody() -> None:
+    sim = flowing(single(peers=("host2", "host3"), active=("host2", "host3")), "host3")
+    sim.kernels = {"host2": "runs", "host3": "runs"}
+    sim.run(10)
+    mark = sim.mark()
+    sim.break_("leaf3")
+    silent(sim, "host3")
+    sim.run(60)
+    assert given_up(sim, mark) == []
+
+
+def test_two_leaves_of_one_host_do_not_fail_together() -> None:
+    sim = flowing(FabricSim(peers=("host2", "host3"), active=("host2", "host3")).start(), "host3")
+    sim.mute.update(("leaf3", "leaf4"))
+    mark = sim.mark()
+    silent(sim, "host3")
     sim.run(DETECTED_S)
     (escalate,) = sim.since(mark, cmd.Escalate)
-    assert "nobody else is known behind leaf3" in escalate.evidence
+    assert "leaf3, leaf4 would have to fail together" in escalate.evidence
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["one is heard", "none is heard"])
+def test_a_host_behind_an_unknown_switch_is_told_from_it_by_others_behind_unknown_ones(heard: bool) -> None:
+    sim = FabricSim(leaves={"host4": ("leaf3", "leaf4") if heard else ("leaf1", "leaf2")})
+    sim.mute.update(("leaf3", "leaf4"))
+    flowing(sim.start(), "host3")
+    mark = sim.mark()
+    silent(sim, "host3")
+    sim.run(60)
+    assert given_up(sim, mark) == (["host3"] if heard else [])
 
 
 def test_a_neighbour_that_is_not_probed_is_asked_for_its_leaf() -> None:
@@ -229,12 +290,12 @@ def test_what_the_diagnosis_is_certain_of_is_followed() -> None:
 
 
 def test_what_fell_silent_long_before_explains_nothing() -> None:
-    sim = flowing(single(), "host3", "host4")
+    sim = flowing(FabricSim().start(), "host3", "host4")
     silent(sim, "host4")
     sim.run(30)
     assert given_up(sim) == ["host4"]
     silent(sim, "host3")
-    sim.mute.add("leaf3")
+    sim.mute.update(("leaf3", "leaf4"))
     sim.run(DETECTED_S)
     assert given_up(sim) == ["host4", "host3"]
 
@@ -294,9 +355,31 @@ def test_the_daemon_of_a_host_without_data_may_end_as_well() -> None:
     sim.speak("host3")
     sim.kernels["host3"] = "dead"
     sim.run(1)
+    mark = sim.mark()
     sim.silence("host3")
     sim.run(60)
-    assert given_up(sim) == ["host3"]
+    assert given_up(sim) == []  # switched off, as far as anybody can know
+    assert any("nothing had been exchanged with it lately" in line for line in sim.told(mark))
+
+
+@pytest.mark.parametrize("speaks", ["queue pair", "queue pair, late", "localisation", "word"])
+def test_a_host_without_data_in_sockets_is_given_up_when_more_speaks_against_it(speaks: str) -> None:
+    sim = FabricSim(active=("host2",)).start()
+    if speaks == "word":
+        say(sim, "host3", "failing", "check: broken", 7)
+    mark = sim.mark()
+    sim.silence("host3")
+    stands = ev.FlowStands(peer=sim.address["host3"], flow="ib_write_bw 7 qp 17", silent_s=0.5)
+    if speaks == "queue pair":
+        sim.later(0.8, lambda: stands)
+    sim.run(DETECTED_S)
+    assert given_up(sim, mark) == (["host3"] if speaks in ("queue pair", "word") else [])
+    if speaks == "queue pair, late":
+        sim.post(stands)
+    elif speaks == "localisation":
+        hosts.on_verdict(sim.core.world, sim.core._tray, "host3", ("all paths to it lose everything",), sim.now_s)
+    sim.run(DETECTED_S)
+    assert given_up(sim, mark) == ["host3"]
 
 
 def test_a_port_that_was_never_held_proves_nothing() -> None:

@@ -87,6 +87,31 @@ def test_a_silent_peer_with_which_nothing_was_exchanged_is_not_given_up() -> Non
     assert any("nothing had been exchanged" in record.what for record in sim.since(mark, cmd.Record))
 
 
+def test_idle_hosts_that_are_switched_off_take_no_failing_hosts_turn() -> None:
+    """Nothing was ever exchanged with them, and nothing is known of their data."""
+    idle = {f"idle{k}": f"fd00:ff:0:1::{k:x}" for k in range(6)}
+    leaves = dict.fromkeys(idle, ("leaf3", "leaf4"))
+    sim = FabricSim(
+        addresses=idle, leaves=leaves, peers=("host2", "host3", "host4", *idle), active=("host2", "host3", "host4")
+    )
+    sim.kernels = dict.fromkeys(sim.address, "runs")
+    sim.start(10)
+    sim.post(ev.PeerData(peer=H3, flows=True))
+    sim.run(0)
+    mark = sim.mark()
+    for name in idle:
+        sim.kernels[name] = "dead"
+        sim.silence(name)
+        sim.run(20)
+    assert not sim.since(mark, cmd.Escalate)
+    assert sum("nothing had been exchanged" in record.what for record in sim.since(mark, cmd.Record)) == 6
+    sim.kernels["host3"] = "dead"
+    sim.silence("host3")
+    sim.later(0.5, lambda: ev.PeerData(peer=H3, flows=False))
+    sim.run(5)
+    assert [command.host for command in sim.since(mark, cmd.Escalate)] == ["host3"]
+
+
 def test_another_key_is_no_filter() -> None:
     sim = FabricSim().start()
     mark = sim.mark()
@@ -138,6 +163,10 @@ def test_data_that_stops_under_a_silent_daemon_gets_its_time_then_the_host_is_gi
 
 def test_when_all_are_silent_nobody_is_accused_until_others_speak() -> None:
     sim = FabricSim().start()
+    for peer in (H2, H3, H4):
+        sim.post(ev.PeerData(peer=peer, flows=True))
+        sim.later(0.6, lambda peer=peer: ev.PeerData(peer=peer, flows=False))
+    sim.run(0)
     mark = sim.mark()
     sim.silence("host2", "host3", "host4")
     sim.run(20)
@@ -465,7 +494,7 @@ def test_itself_is_no_peer_and_nothing_new_is_nothing() -> None:
     book >> ev.SteeringLost(what="labels nobody", by="nft") << nothing
     book >> ev.PeerSilent(peer=H3, silent_s=0.3) << like(cmd.Record, what=f"{H3} is silent")
     book >> ev.PeerSilent(peer=H3, silent_s=0.4) << nothing
-    book >> 5.0 << like(cmd.Record, what=f"{H3} stays silent", level="warning")
+    book >> 5.0 << like(cmd.Record, what=f"{H3} stays silent; nothing had been exchanged with it lately", level="info")
     book.close()
 
 

@@ -3,7 +3,8 @@
 Hosts that hang on the same switches and fall silent together have one cause, and it is no host: the smallest
 explanation wins. It is dropped when a switch is seen alive: a peer answers through it, it answers hop-limited probes
 itself, or a host that hangs on it alone answers an echo. A host with several switches is cut off only when all of them
-fail; one of them that lives acquits them all.
+fail; one of them that lives acquits them all. A host that alone is known behind one switch, which shows no life,
+cannot be told from it.
 """
 
 from __future__ import annotations
@@ -81,11 +82,26 @@ def explained_by(world: World, peer: Peer, now_s: float) -> tuple[tuple[str, ...
         return (), alive
     together = fellows(world, peer)
     if not together:
-        return (), f"nobody else is known behind {', '.join(sorted(hops))}" if hops else ""
+        return (), f"{', '.join(sorted(hops))} would have to fail together" if len(hops) > 1 else ""
     names = ", ".join(sorted(one.title() for one in (peer, *together)))
     if not hops:
         return ("",), f"{names} fell silent together, and the switches in front of them are not known"
     return tuple(sorted(hops)), f"{names} fell silent together, and nobody behind it is heard"
+
+
+def inseparable(world: World, peer: Peer, now_s: float) -> str:
+    """The only switch in front of a silent host, when nothing shows whether it lives; empty: it can be told from it."""
+    hops = last_hops(peer)
+    if len(hops) > 1 or life(world, peer, now_s):
+        return ""
+    if hops:
+        return min(hops)
+    if any(path.hops == () for path in peer.paths.values()):  # no switch between
+        return ""
+    alike = (other for other in _speaking(world, active_only=False) if not last_hops(other))
+    if any(path.answers for other in alike for path in other.used()):
+        return ""
+    return "its switch, which is not known,"
 
 
 def neighbours(world: World, peer: Peer) -> list[Peer]:

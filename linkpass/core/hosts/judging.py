@@ -2,7 +2,7 @@
 
 In this order, each a reason not to give a host up: its data flows; its kernel says that its daemon has ended; nothing
 was exchanged with it lately; nobody else answers over the same uplinks (the fault may be ours); the switches in front
-of it explain it; others hear it. Else it is given up: frozen when its kernel answers, dead when nothing does.
+of it explain it, or may; others hear it. Else it is given up: frozen when its kernel answers, dead when nothing does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from linkpass.core.events import HostEvidence
 from linkpass.core.hosts import asking, behind, escalation, own, words
 from linkpass.core.hosts.escalation import escalate
-from linkpass.core.hosts.silence import ASK_S, judge_at, says_it_fails
+from linkpass.core.hosts.silence import ASK_S, judge_anew, judge_at, says_it_fails
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
@@ -87,7 +87,9 @@ def on_verdict(world: World, tray: Tray, host: str, evidence: tuple[str, ...], n
         return
     peer.host.verdict = evidence
     sooner_s = max(now_s, peer.silent_since_s + world.settings.detection.escalate_s / 2)
-    if peer.judge_at_s is not None and sooner_s < peer.judge_at_s:
+    if peer.judge_at_s is None:
+        judge_anew(world, peer, now_s)
+    elif sooner_s < peer.judge_at_s:
         judge_at(peer, sooner_s, now_s)
 
 
@@ -115,7 +117,7 @@ def follow(world: World, tray: Tray, now_s: float) -> None:
 
 
 def _judge(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
-    settled, why = _only_its_daemon(world, peer)
+    settled, why = _only_its_daemon(world, peer, now_s)
     if settled == "its daemon":
         if not peer.outlived:
             peer.outlived = True
@@ -128,7 +130,7 @@ def _judge(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
         _accuse(world, tray, peer, now_s)
 
 
-def _only_its_daemon(world: World, peer: Peer) -> tuple[str, str]:
+def _only_its_daemon(world: World, peer: Peer, now_s: float) -> tuple[str, str]:
     """(`its daemon`, `unknown`, `over` or empty, why): what its data and its kernel say for it."""
     answer = peer.host.answer
     if peer.data_flows is True:
@@ -140,10 +142,16 @@ def _only_its_daemon(world: World, peer: Peer) -> tuple[str, str]:
         )
     if peer.data_flows is None and peer.outlived:  # its data ended in good order after all
         return "over", ""
-    since_s = peer.silent_since_s or 0.0
-    if peer.data_flows is False and since_s - peer.flowed_at_s > world.settings.detection.flowed_s:
-        return "unknown", "a daemon that died looks the same: not given up"
+    idle_s = (peer.silent_since_s or 0.0) - peer.flowed_at_s
+    if idle_s > world.settings.detection.flowed_s and not _spoken_against(peer, now_s):
+        return "unknown", "a daemon that died looks the same, and so does a host that was switched off: not given up"
     return "", ""
+
+
+def _spoken_against(peer: Peer, now_s: float) -> bool:
+    """Whether more than silence says that it fails: localisation, its own word, or a queue pair whose work waits."""
+    stood = peer.host.stood_at_s >= (peer.silent_since_s or now_s)
+    return bool(peer.host.verdict) or stood or says_it_fails(peer, now_s)
 
 
 def _accuse(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
@@ -158,6 +166,13 @@ def _accuse(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
         return
     if not behind.life(world, peer, now_s) and behind.waits_for_slow_ones(world, peer, now_s):
         judge_at(peer, (peer.silent_since_s or now_s) + world.slow_s, now_s)
+        return
+    switch = behind.inseparable(world, peer, now_s)
+    if switch and not peer.host.verdict and not says_it_fails(peer, now_s):
+        peer.host.behind = tuple(behind.last_hops(peer))  # should it show life, this one is judged again
+        _look_again(world, peer, now_s)
+        why = f"nobody else is known behind {switch} who could tell, and it shows no life: it may be that which fails"
+        _say(tray, peer, f"{peer.title()} stays silent, and is not given up", why, "it or its switch", level="warning")
         return
     hear, miss = words.count(world, peer, now_s)
     if hear >= miss:
@@ -210,9 +225,10 @@ def _surroundings(peer: Peer, shared: list[str], others: int, explained: str, mi
 
 def _blame_switches(world: World, tray: Tray, peer: Peer, switches: tuple[str, ...], why: str) -> None:
     names = " or ".join(filter(None, switches))
-    said = any(one.host.behind == switches for one in world.table.peers.values() if one.silent_since_s is not None)
-    peer.host.behind = switches
-    peer.host.meaning = f"behind {names}" if names else "with others"
+    meaning = f"behind {names}" if names else "with others"
+    silent = (one for one in world.table.peers.values() if one.silent_since_s is not None)
+    said = any((one.host.meaning, one.host.behind) == (meaning, switches) for one in silent)
+    peer.host.meaning, peer.host.behind = meaning, switches
     if not said:
         what = f"verdict switch: {names} lets nothing through" if names else "hosts are silent, and not given up"
         tray.record(peer.cause, what, why, element=names or peer.title(), level="warning")

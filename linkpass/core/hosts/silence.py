@@ -94,6 +94,19 @@ def somebody_speaks(world: World, now_s: float) -> None:
             judge_at(peer, now_s + world.settings.detection.escalate_s, now_s)
 
 
+def judge_anew(world: World, peer: Peer, now_s: float) -> None:
+    """More is known of a silent peer that was left alone for want of it."""
+    if peer.silent_since_s is not None and peer.judge_at_s is None and not peer.escalated and not peer.left:
+        judge_at(peer, max(now_s, peer.silent_since_s + patience_s(world, peer, now_s)), now_s)
+
+
+def on_flow_stands(world: World, peer: Peer, now_s: float) -> None:
+    """Work for it waits in a queue pair: something was to be exchanged with it, though no socket shows it."""
+    before_s, peer.host.stood_at_s = peer.host.stood_at_s, now_s
+    if before_s < (peer.silent_since_s or now_s):
+        judge_anew(world, peer, now_s)
+
+
 def on_data(world: World, event: PeerData, now_s: float) -> None:
     """Data that stops long after the peer fell silent may only be stalled: it gets its time as well."""
     peer = world.table.peer(event.peer)
