@@ -73,6 +73,20 @@ def test_what_stands_is_told_again_and_what_is_cleared_is_taken_back() -> None:
     assert given_up(sim, mark) == [("host1", "")]
 
 
+def test_a_peer_that_is_heard_again_is_told_what_stands() -> None:
+    sim = FabricSim().start()
+    tell(sim, "fatal")
+    sim.silence("host2", "host3")
+    sim.run(1)
+    mark = sim.mark()
+    sim.speak("host2")
+    sim.run(0.5)
+    sim.speak("host3")
+    sim.run(10)
+    assert words(sim, mark) == [("failing", "kernel log: hard lockup: a line of hard lockup")]
+    assert set(sim.since(mark, cmd.SendNotice)[0].peers) == {sim.address[name] for name in sim.peers}
+
+
 def test_a_failing_accelerator_condemns_itself_alone() -> None:
     sim = FabricSim().start()
     mark = sim.mark()

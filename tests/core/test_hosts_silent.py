@@ -600,6 +600,21 @@ def test_who_said_that_it_fails_is_given_up_by_a_late_judge_as_well() -> None:
     assert given_up(sim, mark) == ["host3"]
 
 
+def test_what_a_host_said_before_it_started_anew_shortens_no_wait() -> None:
+    sim = flowing(FabricSim().start(), "host3")
+    say(sim, "host3", "failing", "kernel log: machine check", 7, ttl_s=600.0)
+    sim.silence("host3")
+    sim.run(0.3)
+    sim.speak("host3")
+    sim.run(1)
+    mark = sim.mark()
+    silent(sim, "host3")
+    sim.run(1.9)
+    assert given_up(sim, mark) == []
+    sim.run(0.2)
+    assert given_up(sim, mark) == ["host3"]
+
+
 def test_a_host_that_has_started_anew_counts_its_words_anew() -> None:
     sim = flowing(FabricSim().start(), "host3")
     say(sim, "host3", "ailing", "kernel log: hung task", 25_920_000)

@@ -11,6 +11,9 @@ GOODBYE_S = 0.5
 ASK_S = 1.0
 """A host is asked this long before it is judged: three tries of a trace and an echo take less."""
 
+TELL_S = 1.0
+"""A peer that is heard again is told of this host's state after so long: others come back with it."""
+
 
 def judge_at(peer: Peer, at_s: float, now_s: float) -> None:
     """Judge a silent peer at `at_s`, and ask about it a while before, unless it has just been asked."""
@@ -64,8 +67,11 @@ def on_back(world: World, tray: Tray, event: PeerBack, now_s: float) -> None:
     peer.silent_since_s, peer.judge_at_s, peer.escalated, peer.outlived = None, None, False, False
     peer.left = False
     peer.host.fresh(tray.next_id)
-    # It may have started anew, and counts from its machine's start. An old word that is replayed bears an old boot id.
-    peer.host.word_seq = -1
+    # It may have started anew: it counts from its machine's start, and what it said is of before. An old word that is
+    # replayed bears an old boot id; what stands is said again.
+    peer.host.word_seq, peer.host.said, peer.host.failing = -1, "", False
+    if world.hosts.told:
+        world.hosts.tell_at_s = min(world.hosts.tell_at_s or now_s + TELL_S, now_s + TELL_S)
     for path in peer.used():
         if path.evidence in ("good", "queueing"):
             path.element.feed("good", now_s, why="the peer is heard again")
