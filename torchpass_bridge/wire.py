@@ -43,12 +43,14 @@ class Fit(msgspec.Struct, frozen=True):
     state_bytes: int
     threads: int
     loop: str = ""
+    world: int = 0
+    """Of how many ranks the job is made: gradients are divided by it, and data is dealt out by it."""
 
     def misfits(self, other: Fit) -> str:
         """Why `other` cannot take this one's place; empty when it can."""
         said = {
             "torch": "torch version", "device": "kind of device", "model": "model", "optimizer": "optimizer",
-            "threads": "number of threads", "loop": "settings of the trainer",
+            "threads": "number of threads", "loop": "settings of the trainer", "world": "world size",
         }  # fmt: skip
         wrong = [
             f"{words} {getattr(other, name) or 'unknown'} instead of {getattr(self, name) or 'unknown'}"
@@ -86,6 +88,8 @@ class Spare(msgspec.Struct, frozen=True):
     claimed_by: str = ""
     lent_from: str = ""
     """The preemptible job that it is taken from; empty: it was idle."""
+    refused: str = ""
+    """Why it will never be taken (written by a coordinator): it ends, and says so."""
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -186,14 +190,14 @@ class Answer(msgspec.Struct, frozen=True):
     why: str
 
 
-Ended = Literal["", "finished", "stopped", "lost"]
+Ended = Literal["", "finished", "stopped", "lost", "refused"]
 
 
 class Job(msgspec.Struct, frozen=True):
     """`members` by rank. `fenced`: ids that can never take part again. `waiting`: requests whose turn comes later.
 
     `ended`: empty while it trains; then finished · stopped (whoever holds state stores it: it is to be restored) ·
-    lost."""
+    lost · refused (it never began: `why` says what is not alike in those that wanted to start it)."""
 
     name: str
     world: int
@@ -208,6 +212,8 @@ class Job(msgspec.Struct, frozen=True):
     moved_unix_s: tuple[float, ...] = ()
     """When migrations within the budget were begun; those of the last hour."""
     ended: Ended = ""
+    why: str = ""
+    """Of `ended`, for people."""
 
     def rank_of(self, member_id: str) -> int | None:
         """Its rank in the present generation."""

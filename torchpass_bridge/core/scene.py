@@ -56,6 +56,12 @@ class Free(msgspec.Struct, frozen=True):
     spare: Spare
 
 
+class Refuse(msgspec.Struct, frozen=True):
+    """Write the spare's record with the reason why it is never taken, before anybody needs it."""
+
+    spare: Spare
+
+
 class Drop(msgspec.Struct, frozen=True):
     """Delete a spare's record: it is none any more."""
 
@@ -67,7 +73,7 @@ class Reply(msgspec.Struct, frozen=True):
     answer: Answer
 
 
-Action = Put | Close | Claim | Free | Drop | Reply
+Action = Put | Close | Claim | Free | Refuse | Drop | Reply
 
 
 class Heard(msgspec.Struct):
@@ -84,8 +90,10 @@ class Heard(msgspec.Struct):
 class Scene:
     """Soft knowledge of one job. What is not in the record may be forgotten without harm."""
 
-    def __init__(self, job: Job, limits: Limits, now_s: float) -> None:
+    def __init__(self, job: Job, limits: Limits, now_s: float, key: bytes = b"") -> None:
+        """`key`: of the job, which spares have to know; empty: they need not."""
         self.limits = limits
+        self.key = key
         self.heard: dict[str, Heard] = {}
         self.spares: dict[str, Spare] = {}
         self.asks: list[Ask] = []

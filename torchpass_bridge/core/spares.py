@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from torchpass_bridge.core.scene import Action, Claim, Drop, Free, Scene
-from torchpass_bridge.wire import Incident, Member, Spare
+from torchpass_bridge.core.scene import Action, Claim, Drop, Free, Refuse, Scene
+from torchpass_bridge.wire import Incident, Member, Spare, proved
 
 _replace = msgspec.structs.replace
 
@@ -56,7 +56,10 @@ def tidy(scene: Scene, now_s: float) -> list[Action]:
         if spare.job != job.name:
             continue
         member = spare.member
-        if member.id in members or member.id in job.fenced or scene.silent(member, now_s, 10 * scene.limits.silent_s):
+        why = unfit(scene, spare)
+        if why and not spare.claimed_by and not spare.refused and not job.ended:
+            actions.append(Refuse(_replace(spare, refused=why)))
+        elif member.id in members or member.id in job.fenced or scene.silent(member, now_s, 10 * scene.limits.silent_s):
             actions.append(Drop(spare))
         elif spare.claimed_by.startswith(f"{job.name}/") and (
             spare.claimed_by != mine
@@ -64,6 +67,15 @@ def tidy(scene: Scene, now_s: float) -> list[Action]:
         ):
             actions.append(Free(_replace(spare, claimed_by="")))
     return actions
+
+
+def unfit(scene: Scene, spare: Spare) -> str:
+    """Why it will never take a rank of this job; empty: it can."""
+    if spare.refused:
+        return spare.refused
+    if scene.key and not proved(scene.key, scene.job.name, spare.member.id, spare.proof):
+        return "it does not know the job's key"
+    return scene.job.members[0].fit.misfits(spare.member.fit) if scene.job.members else ""
 
 
 def reasons(scene: Scene) -> str:
@@ -76,7 +88,6 @@ def reasons(scene: Scene) -> str:
 def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
     scene.refused.clear()
     leaving = {scene.job.members[rank].host for rank in incident.leaving}
-    reference = scene.job.members[0].fit if scene.job.members else None
     found = []
     for spare in scene.spares.values():
         member = spare.member
@@ -85,6 +96,8 @@ def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
             continue
         if spare.claimed_by and spare.claimed_by != claim_of(scene.job.name, incident.number):
             why = f"claimed by {spare.claimed_by}"
+        elif unfit(scene, spare):
+            why = unfit(scene, spare)
         elif member.id in scene.job.fenced:
             why = "fenced: it has left the job before"
         elif member.id in incident.bad:
@@ -95,8 +108,6 @@ def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
             why = "not heard"
         elif scene.status(member) is None:
             why = "not heard yet"
-        elif reference is not None and (misfits := reference.misfits(member.fit)):
-            why = misfits
         if why:
             scene.refused[member.id] = why
         else:
