@@ -219,6 +219,10 @@ class Job(msgspec.Struct, frozen=True):
         """Its rank in the present generation."""
         return next((rank for rank, m in enumerate(self.members) if m.id == member_id), None)
 
+    def knew(self, member_id: str) -> bool:
+        """Whether it takes part, or did."""
+        return member_id in self.fenced or any(m.id == member_id for m in self.members)
+
     def next_members(self) -> tuple[Member, ...]:
         """By rank, once the incident is over."""
         claims = dict(self.incident.claims) if self.incident else {}

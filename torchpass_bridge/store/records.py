@@ -105,15 +105,8 @@ class Records:
         return await (self._bucket.put(key, data, expected) if expected else self._bucket.create(key, data))
 
     async def watch_job(self, name: str) -> AsyncIterator[Held[Job]]:
-        """The latest first, then each one, for ever. Nothing comes while there is none."""
-        async for news in self._bucket.changes(wire.job_key(name)):
-            for found in news:
-                if (held := _held(found, Job)) is not None:
-                    yield held
-
-    async def watch_jobs(self) -> AsyncIterator[Held[Job]]:
-        """The same, of all jobs of the store."""
-        async for news in self._bucket.changes("job.*"):
+        """The latest first, then each one, for ever. Nothing comes while there is none. ALL: of all jobs."""
+        async for news in self._bucket.changes(f"job.{_job_or_all(name)}"):
             for found in news:
                 if (held := _held(found, Job)) is not None:
                     yield held
@@ -126,13 +119,25 @@ class Records:
     async def seat(self, job: str, rank: int, member: Member) -> None:
         """Be the one that starts as a rank. Taken when there is one. From then on `say` what it does: a seat whose
         holder is not heard is cleared."""
-        key = wire.seat_key(job, rank)
+        key, data = wire.seat_key(job, rank), msgspec.json.encode(member)
         try:
-            await self._bucket.create(key, msgspec.json.encode(member))
+            await self._bucket.create(key, data)
         except Conflict:
             by = _held(await self._bucket.get(key), Member)
-            if by is None or by.value.id != member.id:
+            if by is not None and by.value.id == member.id:
+                return
+            if by is None or not await self._over(job, by.value):
                 raise Taken(job, rank, by.value if by else member) from None
+            try:
+                await self._bucket.put(key, data, by.revision)
+            except Conflict:
+                by = _held(await self._bucket.get(key), Member)
+                raise Taken(job, rank, by.value if by else member) from None
+
+    async def _over(self, job: str, holder: Member) -> bool:
+        """Whether the holder of a seat took part in a run of the job that has ended."""
+        held = await self.job(job)
+        return held is not None and bool(held.value.ended) and held.value.knew(holder.id)
 
     async def seats(self, job: str) -> dict[int, Member]:
         found = await self._bucket.read(f"seat.{wire.check_name(job)}.*")
@@ -223,6 +228,12 @@ class Records:
         decoded = [_decoded(one.value, Entry, one.key) for one in found if one.value is not None]
         kept = [entry for entry in decoded if entry is not None and entry.ended_unix_s >= since_unix_s]
         return sorted(kept, key=lambda entry: (entry.ended_unix_s, entry.job, entry.number))
+
+    async def watch_entries(self) -> AsyncIterator[list[Entry]]:
+        """Those that are there, then new ones."""
+        async for news in self._bucket.changes("ledger.*.*"):
+            decoded = [_decoded(one.value, Entry, one.key) for one in news if one.value is not None]
+            yield [entry for entry in decoded if entry is not None]
 
     # for building a process group
     async def scratch_set(self, key: str, value: bytes) -> None:
