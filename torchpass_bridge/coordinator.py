@@ -15,6 +15,7 @@ from torchpass_bridge.core.founding import fresh
 from torchpass_bridge.core.scene import Limits
 from torchpass_bridge.desk import Clock, Desk, Picture
 from torchpass_bridge.store.records import ALL, Records
+from torchpass_bridge.wire import Entry
 
 AGAIN_S = 1.0
 """After something unforeseen at a desk."""
@@ -36,6 +37,8 @@ class Coordinator:
         """`key`: of each job by its name."""
         self.desks: dict[str, Desk] = {}
         self.picture = Picture()
+        self.entries: dict[tuple[str, int], Entry] = {}
+        """The ledger, by job and number."""
         self._records = records
         self._clock = clock
         self._jobs = jobs
@@ -51,6 +54,7 @@ class Coordinator:
                 tasks.create_task(self._watch_jobs(name, tasks))
                 tasks.create_task(self._watch_seats(name, tasks))
             tasks.create_task(self._watch_spares(tasks))
+            tasks.create_task(self._watch_entries())
 
     async def _watch_jobs(self, job: str, tasks: asyncio.TaskGroup) -> None:
         async for held in self._records.watch_job(job):
@@ -78,6 +82,10 @@ class Coordinator:
             self.picture.spares = spares
             for name in names:
                 self._arrange(name, tasks)
+
+    async def _watch_entries(self) -> None:
+        async for entries in self._records.watch_entries():
+            self.entries.update({(entry.job, entry.number): entry for entry in entries})
 
     def _arrange(self, name: str, tasks: asyncio.TaskGroup) -> None:
         """A desk for each job that needs one, and none for the others."""

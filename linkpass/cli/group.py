@@ -23,6 +23,7 @@ COMMANDS = {
     "capture": ("capture", "capture"),
     "check-config": ("daemon", "check_config"),
     "cleanup": ("daemon", "cleanup"),
+    "ledger": ("ledger", "ledger"),
     "lab": ("lab", "lab_group"),
 }
 """Command -> module below linkpass.cli and the name in it, in the order of the help."""

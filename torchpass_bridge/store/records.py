@@ -143,6 +143,9 @@ class Records:
         found = await self._bucket.read(f"seat.{wire.check_name(job)}.*")
         return {rank: held.value for (_, rank), held in _seats(found).items()}
 
+    async def all_seats(self) -> dict[tuple[str, int], Held[Member]]:
+        return _seats(await self._bucket.read("seat.*.*"))
+
     async def watch_seats(self, job: str = ALL) -> AsyncIterator[dict[tuple[str, int], Held[Member]]]:
         """All that are taken, by job and rank, at each change."""
         picture: dict[str, Found] = {}

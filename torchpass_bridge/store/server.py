@@ -21,6 +21,7 @@ import msgspec
 
 START_S = 10.0
 POLL_S = 0.005
+PLACE = "place.json"
 MAX_PAYLOAD_BYTES = 8 << 20
 """The largest that NATS advises; a record of a job with 1,000 ranks has some 0.4 MB."""
 
@@ -92,7 +93,7 @@ class Server:
             await self.stop()
             raise
         place = msgspec.structs.replace(place, port=port)
-        _write_private(self.folder / "place.json", msgspec.json.encode(place))
+        _write_private(self.folder / PLACE, msgspec.json.encode(place))
         self.url = place.url()
         return self.url
 
@@ -122,7 +123,7 @@ class Server:
     def _place(self) -> Place:
         asked = self._asked
         try:
-            kept = msgspec.json.decode((self.folder / "place.json").read_bytes(), type=Place)
+            kept = msgspec.json.decode((self.folder / PLACE).read_bytes(), type=Place)
         except (OSError, msgspec.DecodeError):
             kept = None
         same = kept is not None and kept.host == asked.host and kept.user == asked.user
@@ -144,6 +145,14 @@ class Server:
             if process.returncode is not None:
                 raise ServerError(f"the store in {self.folder} ended at once: {_tail(self.folder / 'nats.log')}")
             await asyncio.sleep(POLL_S)
+
+
+def url_of(folder: Path) -> str:
+    """The address of the store that is kept in a folder, password included. ServerError when none was started there."""
+    try:
+        return msgspec.json.decode((folder / PLACE).read_bytes(), type=Place).url()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ServerError(f"no store was started in {folder}: {error}") from None
 
 
 def program() -> str:

@@ -1,0 +1,51 @@
+"""Which of a job's members are meant when somebody names a host or an accelerator in words of his own. Pure.
+
+Trainers call a host by its host name. The daemon calls it by the name that its peers tell, or by the address that it is
+probed at; GPUs go by their PCI addresses, which NVIDIA's library, the kernel and people write in different lengths.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from torchpass_bridge.wire import Job, Member
+
+_PCI = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])")
+
+
+def meant(job: Job, host: str, accelerator: str = "") -> list[tuple[str, str]]:
+    """(host, accelerator) as the job's record has them, each once; accelerator empty: all of the host."""
+    found = [
+        (member.host, member.accelerator if accelerator else "")
+        for member in job.members
+        if on_host(member, host) and (not accelerator or same_accelerator(member.accelerator, accelerator))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def on_host(member: Member, host: str) -> bool:
+    if member.host == host:
+        return True
+    address, own = _address(host), _address(member.address.rpartition(":")[0])
+    if address is not None:
+        return address in (own, _address(member.host))
+    # A name with its domain and one without are the same host; two with different domains are not.
+    short, own_short = host.partition("."), member.host.partition(".")
+    return short[0] == own_short[0] and not (short[2] and own_short[2])
+
+
+def same_accelerator(one: str, other: str) -> bool:
+    return one == other or (_pci(one) is not None and _pci(one) == _pci(other))
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _pci(text: str) -> tuple[int, ...] | None:
+    found = _PCI.fullmatch(text)
+    return tuple(int(part or "0", 16) for part in found.groups()) if found else None
