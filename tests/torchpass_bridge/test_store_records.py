@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -287,6 +288,46 @@ async def test_a_value_is_waited_for_and_a_restart_forgets_it(server: Server, cl
     assert await clients[0].scratch_get("j.k") is None
     await clients[1].scratch_set("j.k", b"w")
     assert await clients[0].scratch_wait("j.k", 10.0) == b"w"
+
+
+async def test_a_connection_that_the_server_ends_for_good_is_made_anew(server: Server, records: Records) -> None:
+    """It does so after what it does not understand; the client gives up by itself then."""
+    await records.put_job(job(), 0)
+    seen = Seen(records.watch_job("j"))
+    await seen.until(lambda held: held.value.generation == 1)
+    client = records._link._client
+    client._transport.write(b"NONSENSE\r\n")
+    revision = 1
+    for generation in range(2, 50):
+        revision = await records.put_job(job(generation), revision)
+        if records._link._client is not client:
+            break
+        await asyncio.sleep(0.01)
+    assert client.is_closed and records._link._client is not client
+    await seen.until(lambda held: held.revision == revision)
+    await records.put_job(job(99), revision)
+    await seen.until(lambda held: held.value.generation == 99)
+    await seen.end()
+
+
+# The client leaves the sockets of refused attempts to the garbage collector, which complains.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_another_store_at_its_address_for_a_while_is_not_taken_for_it(
+    tmp_path: Path, server: Server, records: Records
+) -> None:
+    """Its password is another one; what it says is not believed, and the right one is found again."""
+    revision = await records.put_job(job(), 0)
+    seen = Seen(records.watch_job("j"))
+    await seen.until(lambda held: held.revision == revision)
+    await server.stop()
+    async with Server(tmp_path / "other", port=int(server.url.rpartition(":")[2])):
+        with pytest.raises(StoreAway):
+            await records.put_job(job(2), revision)
+    await server.start()
+    revision = await records.put_job(job(3), revision)
+    await seen.until(lambda held: held.revision == revision)
+    await seen.end()
+    gc.collect()
 
 
 # the server
