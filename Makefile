@@ -35,7 +35,7 @@ $(STAMP)/torch: $(STAMP)/venv constraints.txt
 	touch $@
 
 $(STAMP)/run: $(STAMP)/torch pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,torchpass]'
 	touch $@
 
 # RDMA is optional: where verbs cannot be had, one line says why, and nothing else depends on it.
@@ -44,7 +44,7 @@ link-pyverbs: $(STAMP)/venv
 
 $(STAMP)/test: $(STAMP)/run
 	tools/apt-missing ip:iproute2 ibsim:ibsim-utils ibnetdiscover:infiniband-diags opensm:opensm lldpd:lldpd promtool:prometheus chromium:chromium
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,lab,torchpass,dev]'
 	touch $@
 
 setup-guests: setup-test ## Install what emulated hosts need: QEMU, tools for its kernel, RDMA programs

@@ -117,8 +117,18 @@ class Desk:
         if old is None or (old.job.ended and not held.value.ended):
             self.scene = Scene(held.value, self._limits, now_s, self._key)
         else:
+            if held.value.generation != old.job.generation:
+                self._prune(old, held.value, now_s)
             old.see_job(held.value, now_s)
         self._tell(held.value)
+
+    def _prune(self, scene: Scene, job: Job, now_s: float) -> None:
+        """Who has left is not remembered: ids are never used again."""
+        gone = [member_id for member_id, at_s in self._heard_s.items() if now_s - at_s > SEAT_SILENT_S]
+        for member_id in gone:
+            if job.rank_of(member_id) is None and member_id not in self._picture.spares:
+                del self._heard_s[member_id]
+                scene.heard.pop(member_id, None)
 
     def _look(self) -> None:
         """What is decided on: the picture, and what was asked."""

@@ -55,7 +55,8 @@ def store_option(command: F) -> F:
     """--store: how to find the store."""
     return click.option(
         "--store", "store_url", envvar="TORCHPASS_STORE",
-        help="nats://[user:password@]host:port, or the folder of `torchpass store`. [TORCHPASS_STORE]",
+        help="nats://[user:password@]host:port, a file that holds it, or the folder of `torchpass store`. "
+        "[TORCHPASS_STORE]",
     )(command)  # fmt: skip
 
 
@@ -67,6 +68,8 @@ def address(store_url: str | None) -> str:
         )
     if "://" in store_url:
         return store_url
+    if Path(store_url).is_file():
+        return Path(store_url).read_text().strip()
     from torchpass_bridge.store.server import ServerError, url_of
 
     try:

@@ -71,7 +71,7 @@ def store(*, folder: Path, host: str, port: int, user: str, password_file: Path 
         raise TroubleError(f"the store ended by itself, status {status}", f"its log: {folder / 'nats.log'}")
 
 
-@click.command(epilog="Examples: torchpass coordinator · torchpass coordinator JOB --key-file KEY --metrics-port 9478")
+@click.command(epilog="Examples: torchpass coordinator · torchpass coordinator JOB --key-file KEY --metrics-port 9479")
 @click.argument("jobs", nargs=-1)
 @click.option(
     "--key-file", envvar="TORCHPASS_KEY_FILE", type=click.Path(path_type=Path, exists=True),

@@ -11,6 +11,7 @@ anew after each time away, and now and then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ from torchpass_bridge.store.link import QUEUE, Conflict, Link, StoreAway
 
 REREAD_S = 2.0
 """Between two looks at the store when nothing comes: a message may have been lost within a cluster of servers."""
+AGAIN_S = 0.05
+"""After a look at a store that was away."""
 MARKER_TTL_S = 3600.0
 """For what tells watchers that a key was deleted."""
 AT_ONCE = 64
@@ -38,6 +41,8 @@ WRONG_SEQUENCE = (10071, 10164)
 """The server's numbers for a write that expected another revision."""
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -154,12 +159,14 @@ class Bucket:
 
     async def purge(self, pattern: str) -> None:
         """Forget all that match, without a mark: watchers are not told."""
-        try:
-            await self._call(
-                f"forget {pattern}", lambda: self._link.js.purge_stream(self._stream, subject=self._keys + pattern)
-            )
-        except nats.js.errors.NotFoundError:
-            pass  # forgotten with the server
+
+        async def ask() -> None:
+            try:
+                await self._link.js.purge_stream(self._stream, subject=self._keys + pattern)
+            except nats.js.errors.NotFoundError:
+                pass  # forgotten with the server
+
+        await self._call(f"forget {pattern}", ask)
 
     async def keys(self, pattern: str) -> list[str]:
         """Those that match, deleted ones among them. `pattern`: with the store's wildcards (`job.*`, `seat.>`)."""
@@ -224,8 +231,9 @@ class Bucket:
             try:
                 found = await self.read(pattern)
                 break
-            except StoreAway:
-                continue  # each call has waited
+            except StoreAway as error:
+                _log.debug("%s", error)
+                await asyncio.sleep(AGAIN_S)
         news = [one for one in found if one.revision > seen.get(one.key, 0)]
         gone = [Found(key, None, seen[key]) for key in seen.keys() - {one.key for one in found}]
         seen.update({one.key: one.revision for one in found if one.revision > seen.get(one.key, 0)})

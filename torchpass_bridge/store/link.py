@@ -35,7 +35,8 @@ QUEUE = 4096
 
 
 class StoreAway(Exception):  # noqa: N818 (names say what is so)
-    """The store did not answer. Nothing is known of a write that was tried: read again, or go by the watcher."""
+    """The store did not answer, or cannot do it. Nothing is known of a write that was tried: read again, or go by the
+    watcher."""
 
 
 class Conflict(Exception):  # noqa: N818
@@ -136,6 +137,8 @@ class Link:
                 if loop.time() >= until_s or self._closing:
                     raise StoreAway(f"{what}: the store at {self.place} does not answer ({_words(error)})") from error
                 await asyncio.sleep(0.01)
+            except nats.errors.Error as error:
+                raise StoreAway(f"{what}: the store at {self.place} refuses it ({_words(error)})") from error
 
     async def send(self, subject: str, data: bytes) -> None:
         """To whoever listens now. Lost when the store is away: it is nothing that is not said again."""
