@@ -140,7 +140,8 @@ class Desk:
             if self.scene is not None:
                 self.scene.asks.clear()
         if self.scene is not None:
-            self.scene.spares = {name: held.value for name, held in self._picture.spares.items()}
+            spares = {name: held.value for name, held in self._picture.spares.items()}
+            self.scene.see_spares(spares, self._clock.now_s())
             self.scene.asks += self._asks
             self._asks = []
 

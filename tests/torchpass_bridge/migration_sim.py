@@ -114,7 +114,7 @@ class Desk:
         if self.scene is None:
             return
         if not store.away:
-            self.scene.spares = {name: spare for name, (_, spare) in store.spares.items()}
+            self.scene.see_spares({name: spare for name, (_, spare) in store.spares.items()}, now_s)
             self.spare_revisions = {name: revision for name, (revision, _) in store.spares.items()}
         for action in decide(self.scene, now_s, now_s):
             self.act(action)

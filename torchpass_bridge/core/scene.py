@@ -96,6 +96,8 @@ class Scene:
         self.key = key
         self.heard: dict[str, Heard] = {}
         self.spares: dict[str, Spare] = {}
+        """Set by `see_spares`."""
+        self._offered_s: dict[str, float] = {}
         self.asks: list[Ask] = []
         self.taking_back: set[str] = set()
         """Requests to withdraw something that was there to withdraw."""
@@ -118,6 +120,11 @@ class Scene:
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
         self.job = job
+
+    def see_spares(self, spares: dict[str, Spare], now_s: float) -> None:
+        """All of them, by id."""
+        self._offered_s = {member_id: self._offered_s.get(member_id, now_s) for member_id in spares}
+        self.spares = spares
 
     def hear(self, status: Status, now_s: float) -> bool:
         """Take a status in; True when it says something new. Older ones than the latest are dropped."""
@@ -144,8 +151,10 @@ class Scene:
         return new
 
     def silent(self, member: Member, now_s: float, limit_s: float) -> bool:
+        """A spare that was offered since has had no time to speak either."""
         known = self.heard.get(member.id)
-        return now_s - max(known.at_s if known else self.began_s, self.began_s) > limit_s
+        at_s = known.at_s if known else self._offered_s.get(member.id, self.began_s)
+        return now_s - max(at_s, self.began_s) > limit_s
 
     def deaf(self, now_s: float) -> bool:
         """Nobody at all is heard: that says nothing about anybody."""
