@@ -259,10 +259,9 @@ class Desk:
     def _due_s(self) -> float:
         """How long nothing needs to be decided unless something comes."""
         scene = self.scene
-        if scene is None:
-            return TICK_S if any(job == self.name for job, _ in self._picture.seats) else REST_S
-        if scene.job.ended:
-            return REST_S
+        if scene is None or scene.job.ended:
+            seats = {rank: held.value for (job, rank), held in self._picture.seats.items() if job == self.name}
+            return TICK_S if fresh(seats, self.job) else REST_S
         if self._busy(scene) or any((s := scene.status(m)) and _matters(s) for m in scene.job.members):
             return TICK_S
         now_s, limit_s = self._clock.now_s(), self._limits.silent_s

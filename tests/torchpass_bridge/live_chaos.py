@@ -28,12 +28,8 @@ async def chaos(server: Server, records: Records, seed: int, events: int) -> lis
             ranks = chance.sample(range(job.world), 2)
             victims = [world.processes[job.members[rank].id] for rank in ranks]
             before = len(await records.entries(0.0))
-            if what == "two at once":
-                # Between two steps: one that only the dead have applied is in flight, which the simulation cannot tell.
-                for p in victims:
-                    p.in_step = False
             if what in ("kill", "two at once"):
-                await asyncio.gather(*(world.die(p) for p in victims[: 2 if what == "two at once" else 1]))
+                await world.die(*victims[: 2 if what == "two at once" else 1])
             elif what == "freeze":
                 victims[0].frozen_until = 10**9
             elif what == "kill spare":

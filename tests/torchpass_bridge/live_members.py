@@ -126,10 +126,14 @@ class LiveWorld(World):
             p.rank = todo.rank
             self.follow(p, todo)
 
-    async def die(self, p: Process) -> None:
-        """As by SIGKILL: nothing more is said, and its connections close."""
-        self.kill(p)
-        await self._close(p.member.id)
+    async def die(self, *dying: Process) -> None:
+        """As by SIGKILL: nothing more is said, and its connections close. Several: between two steps, for a step that
+        only the dead have applied is in flight, and not lost; the simulation cannot tell these."""
+        for p in dying:
+            p.in_step = p.in_step and len(dying) == 1
+            self.kill(p)
+        for p in dying:
+            await self._close(p.member.id)
 
     async def _close(self, member_id: str) -> None:
         for task in self._tasks.pop(member_id, []):

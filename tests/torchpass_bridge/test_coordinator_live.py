@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+import pytest
 from live_members import Desks, LiveWorld, ask, fit, job_of, running, steps, until
 
-from torchpass_bridge.store.records import Records
+from torchpass_bridge.store.records import NoCoordinator, Records
 from torchpass_bridge.store.server import Server
-from torchpass_bridge.wire import Entry
+from torchpass_bridge.wire import Ask, Entry
 
 
 async def closed(records: Records, number: int = 1) -> Entry:
@@ -124,6 +126,28 @@ async def test_two_coordinators_do_what_one_does(server: Server, records: Record
         assert (entry.outcome, job.generation, job.incidents) == ("moved", 3, 2)
         assert [m.host for m in job.members][1:] == ["s0", "h2"]
         await goes_on(world)
+
+
+async def test_a_record_that_makes_no_sense_ends_the_watching_of_no_other_job(
+    server: Server, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(server.url) as (_, _):
+        job = await job_of(records)
+        odd = msgspec.structs.replace(job, name="odd", members=job.members[:1])
+        revision = await records.put_job(odd, 0)
+        await until(lambda: "job odd: its desk begins anew" in caplog.text, "it is told")
+        assert (await ask(records, "migrate", "h1")).taken
+        assert (await closed(records)).outcome == "moved"
+        await records.put_job(msgspec.structs.replace(odd, members=job.members), revision)
+
+        async def answered() -> bool:
+            try:
+                answer = await records.ask("odd", Ask("q", "migrate", "nowhere"), 0.5)
+            except NoCoordinator:
+                return False
+            return answer.why == "no rank of odd is on nowhere"
+
+        await until(answered, "the job that makes sense again is decided for")
 
 
 # failures on the way

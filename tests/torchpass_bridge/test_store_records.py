@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from torchpass_bridge.store.link import TRY_S
 from torchpass_bridge.store.records import Conflict, NoCoordinator, Records, StoreAway, Taken
 from torchpass_bridge.store.server import Server, ServerError
 from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status
@@ -222,6 +225,34 @@ async def test_a_call_waits_for_a_restart_and_is_done_once(server: Server, recor
     assert await write == revision + 1
     held = await records.job("j")
     assert held is not None and held.value.generation == 2
+
+
+async def test_a_write_that_is_sent_again_is_done_once(server: Server, records: Records) -> None:
+    """The server stands still for longer than an answer is waited for: all of them are in its queue when it goes on."""
+    revision = await records.put_job(job(), 0)
+    os.kill(server.pid, signal.SIGSTOP)
+    write = asyncio.ensure_future(records.put_job(job(2), revision))
+    asyncio.get_running_loop().call_later(2.2 * TRY_S, os.kill, server.pid, signal.SIGCONT)
+    assert await write == revision + 1
+    assert await records.put_job(job(3), revision + 1) == revision + 2
+    await records.scratch_add("j.k", 1)
+    os.kill(server.pid, signal.SIGSTOP)
+    adds = asyncio.gather(*(records.scratch_add("j.k", 1) for _ in range(4)))
+    asyncio.get_running_loop().call_later(2.2 * TRY_S, os.kill, server.pid, signal.SIGCONT)
+    assert sorted(await adds) == [2, 3, 4, 5]
+    assert await records.scratch_get("j.k") == b"5"
+
+
+async def test_a_write_of_which_nothing_is_known_may_have_been_done(server: Server, records: Records) -> None:
+    revision = await records.put_job(job(), 0)
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(StoreAway):
+        await records.put_job(job(2), revision)
+    os.kill(server.pid, signal.SIGCONT)
+    with pytest.raises(Conflict):
+        await records.put_job(job(3), revision)
+    held = await records.job("j")
+    assert held is not None and (held.value.generation, held.revision) == (2, revision + 1)
 
 
 async def test_without_a_store_every_call_says_so(server: Server, records: Records) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchpass_bridge.core.places import same_accelerator
 from torchpass_bridge.core.thresholds import Limit, Threshold
-from torchpass_bridge.readings import Hook, Reading
+from torchpass_bridge.readings import Hook, Nvml, Reading
 
 LIMIT = Limit("temperature", raise_at=90.0, clear_at=80.0, stands_s=10.0, rests_s=60.0)
 
@@ -57,6 +59,15 @@ def hook(tmp_path: Path, script: str) -> Reading:
     program.write_text(f"#!{sys.executable}\n{script}")
     program.chmod(0o755)
     return Hook((str(program),)).read()[0]
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_read() -> None:
+    readings = Nvml().read()
+    assert {"temperature_c", "ecc", "xid"} == {reading.what for reading in readings}
+    temperatures = [reading.value for reading in readings if reading.what == "temperature_c"]
+    assert temperatures and all(value is None or 0 < value < 120 for value in temperatures)
+    assert all(same_accelerator(reading.accelerator, reading.accelerator.lower()) for reading in readings)
 
 
 def test_a_program_says_well_or_leave_and_anything_else_is_not_known(tmp_path: Path) -> None:

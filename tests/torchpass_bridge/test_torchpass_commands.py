@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from commands import MAIN, staying, told, torchpass
 from live_members import KEY, LiveWorld, job_of, running, steps, until
 from prometheus_client.parser import text_string_to_metric_families
 
+from linkpass.cli import cli as linkpass
 from linkpass.core.commands import Escalate
 from linkpass.core.events import Escalated, EscalateFailed
 from linkpass.edges.hook import HookEdge
@@ -76,6 +78,9 @@ async def test_nothing_is_here_yet(server: Server) -> None:
     assert "j: not begun" in one.stdout
     empty = await torchpass("ledger", store=server.url)
     assert empty.stdout == "no incident in the last 30d\n"
+    options = ["ledger", "--store", server.url]
+    same = await asyncio.to_thread(CliRunner().invoke, linkpass, options)
+    assert (same.exit_code, same.stdout) == (0, empty.stdout)
     wrong = await torchpass("ledger", "--since", "soon", store=server.url)
     assert wrong.exit_code == 2 and "no span of time" in wrong.stderr
 
@@ -223,7 +228,7 @@ async def test_the_store_stays_at_its_address(tmp_path: Path) -> None:
         assert again["url"] == first["url"]
 
 
-async def test_a_coordinator_that_is_killed_is_followed_by_another_and_tells_prometheus(
+async def test_a_coordinator_that_stands_still_condemns_nobody_and_one_that_is_killed_is_followed_by_another(
     server: Server, records: Records, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
@@ -236,6 +241,15 @@ async def test_a_coordinator_that_is_killed_is_followed_by_another_and_tells_pro
                 await world.add_live_spare(f"s{number}")
             await world.start()
             await until(lambda: steps(world) > 3, "the job trains")
+            first.send_signal(signal.SIGSTOP)
+            stopped_s = time.monotonic()
+            await until(
+                lambda: time.monotonic() - stopped_s > 1.5, "it stood still for longer than a rank may be silent"
+            )
+            first.send_signal(signal.SIGCONT)
+            at = steps(world)
+            await until(lambda: steps(world) > at + 20, "the job goes on")
+            assert (await job_of(records)).incidents == 0
             await world.die(world.processes[(await job_of(records)).members[2].id])
 
             async def under_way() -> bool:

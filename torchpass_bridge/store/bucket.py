@@ -1,11 +1,11 @@
 """Keys and values in a bucket of the store, by the rules of its key-value layer (NATS ADR-8).
 
 Reads, writes and watching are single messages here rather than the client's `KeyValue`, for three reasons that were
-measured: a write whose answer is lost can be sent again under the same id, and is then taken once and answered with its
-revision; a record can be deleted by compare-and-set; and the client's watcher stays silent after a restart of the
-server. What is watched instead is what the stream publishes again once it has stored it (`republish`), with its
-revision: a plain subscription, which costs the server nothing and comes back by itself, and the latest values are read
-anew after each time away, and now and then.
+measured: a write whose answer is lost can be sent again under the same id, and be recognised as taken by that id; a
+record can be deleted by compare-and-set; and the client's watcher stays silent after a restart of the server. What is
+watched instead is what the stream publishes again once it has stored it (`republish`), with its revision: a plain
+subscription, which costs the server nothing and comes back by itself, and the latest values are read anew after each
+time away, and now and then.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Found(msgspec.Struct, frozen=True):
     key: str
     value: bytes | None
     revision: int
+    headers: dict[str, str] = {}
 
 
 class Bucket:
@@ -109,21 +110,21 @@ class Bucket:
         return await self._link.call(what, again)
 
     async def get(self, key: str) -> Found:
-        async def ask() -> Found:
-            try:
-                message = await self._link.js.get_msg(self._stream, subject=self._keys + key, direct=True)
-            except nats.js.errors.NotFoundError:
-                return Found(key, None, 0)
-            value = None if _gone(message.headers) else message.data or b""
-            return Found(key, value, message.seq or 0)
+        return await self._call(f"read {key}", lambda: self._now(key))
 
-        return await self._call(f"read {key}", ask)
+    async def _now(self, key: str) -> Found:
+        try:
+            message = await self._link.js.get_msg(self._stream, subject=self._keys + key, direct=True)
+        except nats.js.errors.NotFoundError:
+            return Found(key, None, 0)
+        value = None if _gone(message.headers) else message.data or b""
+        return Found(key, value, message.seq or 0, message.headers or {})
 
-    async def put(self, key: str, value: bytes, expected: int | None) -> int:
+    async def put(self, key: str, value: bytes, expected: int | None, headers: Mapping[str, str] | None = None) -> int:
         """Its new revision. `expected`: the one that it must have now (0: none); Conflict otherwise; None: any."""
         if len(value) > self._link.max_bytes:
             raise ValueError(f"{key} has {len(value)} bytes, the store takes {self._link.max_bytes} (max_payload)")
-        return await self._write(key, value, expected, {})
+        return await self._write(key, value, expected, headers or {})
 
     async def drop(self, key: str, expected: int | None) -> None:
         """Delete it, or Conflict."""
@@ -146,11 +147,19 @@ class Bucket:
         if expected is not None:
             said[EXPECTED] = str(expected)
 
+        tries = 0
+
         async def ask() -> int:
+            nonlocal tries
+            tries += 1
             try:
                 answer = await self._link.js.publish(self._keys + key, value, headers=dict(said), msg_ttl=ttl_s)
             except nats.js.errors.APIError as error:
                 if error.err_code in WRONG_SEQUENCE:
+                    # The server looks at the revision before it looks for the id: it may have been taken before.
+                    now = await self._now(key) if tries > 1 else None
+                    if now is not None and now.headers.get(ID) == said[ID]:
+                        return now.revision
                     raise Conflict(f"{key} is not at revision {expected} any more") from error
                 raise
             return answer.seq
