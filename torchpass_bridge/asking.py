@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from torchpass_bridge.core.places import meant
+from torchpass_bridge.core.places import meant, on_host, same_host
 from torchpass_bridge.store.records import Records
 from torchpass_bridge.wire import Answer, Ask, Entry, Job
 
@@ -36,6 +36,17 @@ async def jobs_on(records: Records, host: str, accelerator: str = "", job: str |
     """Jobs that have not ended and have a rank there. `job`: only this one."""
     held = [await records.job(job)] if job else list(await records.jobs())
     return [one.value for one in held if one and not one.value.ended and meant(one.value, host, accelerator)]
+
+
+async def handed_over(records: Records, host: str, since_unix_s: float) -> Entry | None:
+    """The incident since then by which ranks have left the host, when there was one."""
+    # An address is known of those that were there: a rank's seat tells it.
+    seats = [held.value for held in (await records.all_seats()).values()]
+    names = {host, *(member.host for member in seats if on_host(member, host))}
+    for entry in reversed(await records.entries(since_unix_s)):
+        if entry.outcome != "cancelled" and any(same_host(left, name) for left in entry.hosts for name in names):
+            return entry
+    return None
 
 
 async def ask_all(

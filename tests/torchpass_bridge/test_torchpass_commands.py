@@ -158,8 +158,17 @@ async def test_the_daemons_hook_hands_a_host_over(server: Server, records: Recor
         entry = (await records.entries(0.0))[0]
         assert (entry.trigger, entry.cause, entry.outcome) == ("daemon", "nothing is heard from it", "moved")
         assert "linkpass why c7" in entry.evidence
-        again = await hook.escalate(asked)
-        assert isinstance(again, EscalateFailed) and "no job has a rank on h1" in again.why
+        # Each daemon that misses the host runs its hook: what is done already is taken over.
+        assert isinstance(await hook.escalate(asked), Escalated)
+        (first,) = (seat.value for (_, rank), seat in (await records.all_seats()).items() if rank == 1)
+        by_address = json.dumps({"host": first.address.partition("]")[0].strip("["), "since": "2020-01-01T00:00:00Z"})
+        late = await torchpass("escalate", store=server.url, stdin=by_address)
+        assert late.exit_code == 0 and "was handed over already: incident 1 of j" in late.stdout
+        newer = json.dumps({"host": "h1", "since": "2999-01-01T00:00:00Z"})
+        assert (await torchpass("escalate", store=server.url, stdin=newer)).exit_code == 1
+        other = await hook.escalate(Escalate(cmd_id=2, cause="c8", host="h9", evidence=()))
+        assert isinstance(other, EscalateFailed) and "no job has a rank on h9" in other.why
+        assert len(await records.entries(0.0)) == 1
 
 
 async def test_a_host_may_be_named_by_its_address(server: Server, records: Records) -> None:

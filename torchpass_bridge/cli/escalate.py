@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,14 +17,20 @@ from torchpass_bridge.cli.common import (
     json_option,
     print_json,
     store_option,
+    unix_s,
     with_records,
 )
 
 if TYPE_CHECKING:
     from torchpass_bridge.asking import Asked
     from torchpass_bridge.store.records import Records
+    from torchpass_bridge.wire import Entry
 
 MAX_BYTES = 1 << 20
+SINCE_S = 600.0
+"""A verdict that does not say since when is about the last ten minutes."""
+CLOCKS_S = 60.0
+"""By which the clocks of two hosts may differ."""
 
 
 @click.command(
@@ -36,9 +43,9 @@ MAX_BYTES = 1 << 20
 def escalate(*, patience_s: float, store_url: str | None, as_json: bool) -> None:
     """Hand a failing host over: the verdict comes as JSON on standard input.
 
-    {"host", "accelerator", "evidence", "cause"}, as the linkpass daemon gives it to its escalation hook. Ranks on the
-    host that still answer are moved while the job trains; those that are silent are taken for gone at once. Exit status
-    0 means that every job with a rank there has taken it over.
+    {"host", "accelerator", "evidence", "cause", "since"}, as the linkpass daemon gives it to its escalation hook. Ranks
+    on the host that still answer are moved while the job trains; those that are silent are taken for gone at once. Exit
+    status 0 means that every job with a rank there has taken it over, or that its ranks have left it since.
     """
     import msgspec
 
@@ -47,6 +54,7 @@ def escalate(*, patience_s: float, store_url: str | None, as_json: bool) -> None
         accelerator: str = ""
         evidence: tuple[str, ...] = ()
         cause: str = ""
+        since: datetime | None = None
 
     try:
         verdict = msgspec.json.decode(sys.stdin.buffer.read(MAX_BYTES), type=Verdict)
@@ -57,22 +65,30 @@ def escalate(*, patience_s: float, store_url: str | None, as_json: bool) -> None
         ) from None
 
     async def work(records: Records) -> list[Asked]:
-        from torchpass_bridge.asking import ask_all, jobs_on
+        from torchpass_bridge.asking import ask_all, handed_over, jobs_on
 
         # The ledger is read by people: the evidence says more than the id of the daemon's story, which is kept too.
         words = verdict.evidence[0] if verdict.evidence else f"{verdict.host} is said to have failed"
         evidence = (*verdict.evidence, f"linkpass why {verdict.cause}") if verdict.cause else verdict.evidence
         jobs = await jobs_on(records, verdict.host, verdict.accelerator)
+        if not jobs:
+            # Every daemon that misses the host hands it over: the others' word came first.
+            since_s = verdict.since.timestamp() - CLOCKS_S if verdict.since else unix_s() - SINCE_S
+            done.append(await handed_over(records, verdict.host, since_s))
         return await ask_all(
             records, jobs, "failed", verdict.host, verdict.accelerator, cause=words, evidence=evidence, trigger="daemon"
         )
 
+    done: list[Entry | None] = []
     asked = _patiently(store_url, work, patience_s)
     place = f"accelerator {verdict.accelerator} of {verdict.host}" if verdict.accelerator else verdict.host
     if as_json:
         print_json([{"job": one.job, "taken": one.answer.taken, "why": one.answer.why} for one in asked])
     for one in [] if as_json else asked:
         click.echo(f"{one.job}: {one.answer.why}")
+    if not asked and done and done[-1]:
+        click.echo(f"{place} was handed over already: incident {done[-1].number} of {done[-1].job}", err=as_json)
+        return
     if not asked:
         raise TroubleError(f"no job has a rank on {place}", "there is nothing to take over here")
     refused = [f"{one.job}: {one.answer.why}" for one in asked if not one.answer.taken]

@@ -25,14 +25,21 @@ def meant(job: Job, host: str, accelerator: str = "") -> list[tuple[str, str]]:
 
 
 def on_host(member: Member, host: str) -> bool:
-    if member.host == host:
+    address = _address(host)
+    if address is not None and address == _address(member.address.rpartition(":")[0]):
         return True
-    address, own = _address(host), _address(member.address.rpartition(":")[0])
-    if address is not None:
-        return address in (own, _address(member.host))
-    # A name with its domain and one without are the same host; two with different domains are not.
-    short, own_short = host.partition("."), member.host.partition(".")
-    return short[0] == own_short[0] and not (short[2] and own_short[2])
+    return same_host(member.host, host)
+
+
+def same_host(one: str, other: str) -> bool:
+    """A name with its domain and one without are the same host; two with different domains are not."""
+    if one == other:
+        return True
+    addresses = _address(one), _address(other)
+    if any(addresses):
+        return addresses[0] == addresses[1]
+    short, other_short = one.partition("."), other.partition(".")
+    return short[0] == other_short[0] and not (short[2] and other_short[2])
 
 
 def same_accelerator(one: str, other: str) -> bool:
