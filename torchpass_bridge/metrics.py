@@ -91,7 +91,7 @@ def _figures(entries: list[Entry], within: str) -> Iterable[Metric]:
         "linkpass_ledger_resolved_ratio", f"Share of incidents {within} resolved without lost progress.", labels=["job"]
     )
     pause = GaugeMetricFamily(
-        "linkpass_ledger_pause_seconds", f"Pause of training by moves {within}.", labels=["job", "quantile"]
+        "linkpass_ledger_pause_seconds", f"Pause of training by moves {within}.", labels=["job", "percentile"]
     )
     cost = GaugeMetricFamily(
         "linkpass_ledger_accelerator_seconds_lost", f"Pause times world size {within}.", labels=["job"]
@@ -103,7 +103,7 @@ def _figures(entries: list[Entry], within: str) -> Iterable[Metric]:
             ratio.add_metric([job], said.resolved_ratio)
         for name, value in (said.pause_s or {}).items():
             if name != "max":
-                pause.add_metric([job, f"0.{name[1:].rstrip('0') or '0'}"], value)
+                pause.add_metric([job, name.removeprefix("p")], value)
         cost.add_metric([job], said.accelerator_s)
         steps.add_metric([job], said.steps_lost)
     return [ratio, pause, cost, steps]

@@ -275,10 +275,12 @@ async def test_a_coordinator_that_stands_still_condemns_nobody_and_one_that_is_k
             assert entry.outcome == "moved"
             url = f"http://127.0.0.1:{told_['metrics_port']}/metrics"
             values: dict[str, float] = {}
+            scrapes: list[str] = []
 
             async def scraped() -> bool:
                 text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
                 values.clear()
+                scrapes.append(text)
                 for family in text_string_to_metric_families(text):
                     for sample in family.samples:
                         labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
@@ -288,10 +290,16 @@ async def test_a_coordinator_that_stands_still_condemns_nobody_and_one_that_is_k
             await until(scraped, "the ledger is scraped")
             assert values["linkpass_ledger_resolved_ratio job=j"] == 1.0
             assert values["linkpass_ledger_incidents job=j,kind=crash,outcome=moved,trigger=silence"] == 1.0
-            assert values["linkpass_ledger_pause_seconds job=j,quantile=0.95"] == entry.pause_s
+            assert values["linkpass_ledger_pause_seconds job=j,percentile=95"] == entry.pause_s
             assert values["torchpass_job_generation job=j"] == 2.0
             assert values["torchpass_job_phase job=j,phase=none"] == 1.0
             assert values["torchpass_store_up "] == 1.0
+            assert_well_formed(scrapes[-1])
             world.sound()
     finally:
         await world.stop()
+
+
+def assert_well_formed(text: str) -> None:
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
