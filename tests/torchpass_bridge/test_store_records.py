@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from torchpass_bridge.store.link import TRY_S
 from torchpass_bridge.store.records import Conflict, NoCoordinator, Records, StoreAway, Taken
 from torchpass_bridge.store.server import Server, ServerError
-from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status
+from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status, encode
 
 FIT = Fit(torch="2", device="cpu", model="m", optimizer="o", state_bytes=1, threads=1, world=2)
 T = TypeVar("T")
@@ -153,9 +155,24 @@ async def test_names_that_would_be_other_keys_are_refused(records: Records) -> N
 
 
 async def test_what_is_too_large_is_said_before_it_is_sent(records: Records) -> None:
-    members = tuple(member(f"m{n}", "h" * 2000) for n in range(5000))
-    with pytest.raises(ValueError, match=r"job.j has \d+ bytes, the store takes 8388608"):
-        await records.put_job(Job("j", 5000, 1, members), 0)
+    noise = random.Random(1).randbytes(9 << 20)
+    with pytest.raises(ValueError, match=r"j\.k has \d+ bytes, the store takes 8388608"):
+        await records.scratch_set("j.k", noise)
+
+
+async def test_the_record_of_a_large_job_comes_as_it_was_and_is_small_on_the_way(records: Records) -> None:
+    members = tuple(member(f"m{n}", f"host{n}") for n in range(1024))
+    large = Job("j", 1024, 1, members)
+    seen = Seen(records.watch_job("j"))
+    revision = await records.put_job(large, 0)
+    await seen.until(lambda held: held.value == large)
+    assert await records.put_job(msgspec.structs.replace(large, generation=2), revision) == revision + 1
+    await seen.until(lambda held: held.value.generation == 2)
+    held = await records.job("j")
+    assert held is not None and held.value.members == members
+    stored = await records._link.js.get_last_msg("KV_torchpass", "$KV.torchpass.job.j")
+    assert stored.data is not None and len(stored.data) < len(encode(large)) / 5
+    await seen.end()
 
 
 # what watchers see
