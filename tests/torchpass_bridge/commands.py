@@ -19,7 +19,7 @@ MAIN = (sys.executable, "-c", "from torchpass_bridge.cli import main; main()")
 
 
 async def torchpass(*arguments: str, store: str = "", stdin: str = "") -> Result:
-    """Its end. In a thread: this loop goes on meanwhile."""
+    """Its end. In a thread: this loop goes on meanwhile. One at a time: the runner takes the process's output."""
     env = {"TORCHPASS_STORE": store or None, "COLUMNS": "200"}
     return await asyncio.to_thread(CliRunner().invoke, cli, arguments, input=stdin, env=env)
 

@@ -48,6 +48,7 @@ def store(*, folder: Path, host: str, port: int, user: str, password_file: Path 
     server = Server(folder.absolute(), host, port, user, password)
 
     async def run() -> int:
+        over = _over()  # before anybody can know that it is there, and end it
         url = await server.start()
         if as_json:
             click.echo(json.dumps({"url": url, "pid": server.pid, "folder": str(folder)}))
@@ -55,7 +56,6 @@ def store(*, folder: Path, host: str, port: int, user: str, password_file: Path 
             click.echo(f"store at {url}")
             click.echo(f"  export TORCHPASS_STORE={url}")
         sys.stdout.flush()
-        over = _over()
         ended = asyncio.ensure_future(server.wait())
         await _first(ended, over)
         if ended.done():
