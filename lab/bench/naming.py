@@ -138,10 +138,14 @@ def _try(lab: NetnsLab, daemons: Daemons, fabric: Fabric, text: str, case: Case)
 
 
 def _settle(daemons: Daemons) -> None:
+    """What is named when a fault comes would not be named again: the end of every name is waited for."""
     daemons.clear()
-    daemons.wait_for(
-        lambda host: not daemons.view(host)["findings"] and daemons.is_settled(host), SETTLE_S, "find everything good"
-    )
+
+    def quiet(host: str) -> bool:
+        view = daemons.view(host)
+        return not view["findings"] and not view["named"] and daemons.is_settled(host, view)
+
+    daemons.wait_for(quiet, SETTLE_S, "find everything good and name nothing")
 
 
 def judge(

@@ -99,7 +99,7 @@ class Core:
     def _make_diagnosis(self) -> Diagnosis:
         from linkpass.core.diagnosis.live import Diagnosis  # loads numpy: only where it is wanted
 
-        return Diagnosis(self.world, self._tray, self._desk.suspect)
+        return Diagnosis(self.world, self._tray, self._desk)
 
     # the three faces
 
@@ -232,11 +232,14 @@ class Core:
         cleared = 0
         if event.link == "*":
             self.world.congestion.clear()
+            self.world.suspected.clear()
             for wish in self.world.wishes.values():
                 wish.stand_up()
         if event.link in ("*", self.settings.host):
             cleared += hosts.clear(self.world, self._tray, now_s)
         wanted = {event.link, self._desk.fabric_name(event.link)}
+        if self._diagnosis is not None:
+            cleared += self._diagnosis.clear(None if event.link == "*" else wanted, now_s)
         for element, names in self._clearable():
             if event.link == "*" or wanted & names:
                 was_usable = element.usable

@@ -93,6 +93,10 @@ class NoticeDesk:
         """Our diagnosis names an element."""
         self._tell("suspect", element, cause, SUSPECT_TTL_S, now_s)
 
+    def unsuspect(self, element: str, cause: str, now_s: float) -> None:
+        """It names it no longer: the word is told once more, and ends at once."""
+        self._tell("suspect", element, cause, 0.0, now_s)
+
     # peers' words
     def forget_order(self, peer: str) -> None:
         """A peer that was away may count from the beginning again."""

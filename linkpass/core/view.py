@@ -141,6 +141,8 @@ class View(msgspec.Struct, frozen=True):
     stragglers: tuple[StragglerView, ...] = ()
     congestion: tuple[CongestionView, ...] = ()
     arrivals_refused: int = 0
+    named: tuple[str, ...] = ()
+    """Elements that the journal has named and not taken back yet."""
 
 
 def view_of(world: World, now_s: float) -> View:
@@ -254,6 +256,7 @@ def view_of(world: World, now_s: float) -> View:
         _stragglers(world, now_s),
         tuple(CongestionView(*one) for one in congestion.told(world)),
         world.arrivals_refused,
+        world.in_force,
     )
 
 

@@ -95,6 +95,8 @@ class World:
         self.verdicts: tuple[Verdict, ...] = ()
         self.findings: tuple[Finding, ...] = ()
         """What the diagnosis says, most certain first, where there is one."""
+        self.in_force: tuple[str, ...] = ()
+        """What it has named in the journal and not taken back."""
         self.named: frozenset[tuple[str, str]] = frozenset()
         """(kind, name) of the verdicts in force that the journal knows of."""
         self.wishes: dict[str, Wish] = {}

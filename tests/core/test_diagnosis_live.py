@@ -140,6 +140,114 @@ def test_two_hosts_that_see_one_direction_each_name_the_link() -> None:
     ]
 
 
+def hear(sim: FabricSim, element: str, seq: int, *, ttl_s: float = 10.0, origin: str = "host3") -> None:
+    word = ev.Notice(kind="suspect", link=element, origin=origin, seq=seq, ttl_s=ttl_s)
+    sim.post(ev.NoticeHeard(peer=sim.address[origin], notice=word))
+
+
+def words(sim: FabricSim, mark: int) -> list[tuple[str, float]]:
+    said = [one.notice for one in sim.since(mark, cmd.SendNotice) if one.notice.kind == "suspect"]
+    return [(word.link, word.ttl_s) for word in said]
+
+
+def test_a_word_about_the_direction_that_one_sees_oneself_makes_no_link_of_it() -> None:
+    sim = started()
+    for number, origin in enumerate(("host2", "host3", "host4")):
+        hear(sim, "leaf1>spine1", number, origin=origin)
+    mark = sim.mark()
+    sim.break_("leaf1>spine1")
+    sim.run(2.0)
+    assert verdicts(sim, mark) == ["verdict direction: leaf1>spine1 lets nothing through"]
+
+
+def test_what_is_known_by_words_is_told_as_far_as_it_is_seen() -> None:
+    """Or the word would come back, and two hosts would hold each other's for the other direction's."""
+    sim = started()
+    mark = sim.mark()
+    hear(sim, "spine1>leaf1", 1)
+    sim.break_("leaf1>spine1", "spine1>leaf1")
+    sim.run(1.0)
+    assert verdicts(sim, mark) == ["verdict link: leaf1-spine1 lets nothing through"]
+    assert {name for name, _ in words(sim, mark)} == {"leaf1>spine1"}
+
+
+def test_a_word_ends_with_the_name() -> None:
+    """A fault of one direction is no link because the other one has failed a moment ago."""
+    sim = started()
+    mark = sim.mark()
+    sim.break_("leaf1>spine1")
+    sim.run(1.0)
+    sim.heal()
+    sim.run(10.0)
+    assert words(sim, mark)[-1] == ("leaf1>spine1", 0.0)
+    assert [ttl_s for _, ttl_s in words(sim, mark)].count(0.0) == 1
+    hear(sim, "spine2>leaf1", 1)
+    hear(sim, "spine2>leaf1", 2, ttl_s=0.0)
+    mark = sim.mark()
+    sim.break_("leaf1>spine2")
+    sim.run(2.0)
+    assert verdicts(sim, mark) == ["verdict direction: leaf1>spine2 lets nothing through"]
+
+
+@pytest.mark.parametrize("link", ["*", "leaf1-spine1", "spine1-leaf1", "leaf1>spine1"])
+def test_what_is_cleared_is_over_and_named_again_when_it_fails_again(link: str) -> None:
+    sim = started()
+    said = "verdict direction: leaf1>spine1"
+    mark = sim.mark()
+    for _ in range(2):
+        sim.break_("leaf1>spine1")
+        sim.run(1.0)
+        sim.heal()
+        sim.run(0.5)
+        assert sim.core.view(sim.now_s).named == ("leaf1>spine1",)
+        sim.post(ev.ClearRequested(link=link))
+        sim.run(0.3)
+        assert sim.core.view(sim.now_s).named == ()
+    assert verdicts(sim, mark) == [f"{said} lets nothing through", f"{said} holds no longer"] * 2
+    over = [one for one in sim.since(mark, cmd.Record) if one.what.endswith("holds no longer")]
+    assert {one.why for one in over} == {"cleared by the operator"} and all(one.cause for one in over)
+    sim.run(5.0)
+    assert len(verdicts(sim, mark)) == 4
+
+
+def test_what_still_fails_is_named_again_after_it_was_cleared() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.break_("spine1")
+    sim.run(1.0)
+    sim.post(ev.ClearRequested(link="leaf9-spine9"))
+    sim.run(1.0)
+    assert len(verdicts(sim, mark)) == 1
+    sim.post(ev.ClearRequested(link="*"))
+    sim.run(1.0)
+    assert verdicts(sim, mark)[1:] == [
+        "verdict switch: spine1 holds no longer",
+        "verdict switch: spine1 lets nothing through",
+    ]
+
+
+def test_health_from_before_a_fault_acquits_nobody() -> None:
+    """A direction begins to lose after a quiet time, and by chance the paths to one peer show it first: those to the
+    other, which have not lost yet, are no clean ones of ten seconds."""
+    sim = started()
+    sim.run(30.0)
+    mark = sim.mark()
+    for step in range(1, 21):
+        at_s = 0.1 * step
+        for name in ("host3", "host4"):
+            counts = [
+                ev.PathCount(uplink, label, 10, int("spine2" in sim.hops(peer, uplink, label)))
+                for peer, uplink, label in sim.targets
+                if peer == sim.address[name]
+            ]
+            if name == "host3" or step > 5:
+                window = ev.PathWindow(peer=sim.address[name], counts=tuple(counts))
+                sim.later(at_s, lambda window=window: window)
+    sim.run(0.6)
+    sim.run(3.0)
+    assert [said.split(" loses")[0] for said in verdicts(sim, mark)] == ["verdict switch: spine2"]
+
+
 def test_a_lying_peer_accuses_and_moves_nothing() -> None:
     sim = started()
     mark = sim.mark()

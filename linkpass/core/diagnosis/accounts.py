@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -69,8 +70,9 @@ class Accounts:
             self._better.add(key)
         return event.evidence in (*FAILING, "queueing")
 
-    def settle(self, peer: Peer, path: Path, now_s: float, span_s: float) -> Entry:
-        """The entry of a path for a window of `span_s` that ends now."""
+    def settle(self, peer: Peer, path: Path, now_s: float, span_s: float, quiet_s: float | None = None) -> Entry:
+        """The entry of a path for a window of `span_s` that ends now. `quiet_s`: of which what nobody tells of is held
+        to be health; all of it if None."""
         key, interval_s = (peer.address, *path.key), probing_interval_s(self._world, peer)
         span_s = min(span_s, MEMORY_S)
         counts = self._counts.pop(key, None)
@@ -90,11 +92,18 @@ class Accounts:
         elif counts is not None:
             entry.sent, entry.lost = counts[0], min(counts[1], counts[0])
         elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
-            entry.sent = max(0.0, min(span_s, now_s - path.element.since_s)) / interval_s
+            healthy_s = span_s if quiet_s is None else min(span_s, quiet_s)
+            entry.sent = max(0.0, min(healthy_s, now_s - path.element.since_s)) / interval_s
         if not entry.lost and not peer.active:
             # It has not noticed yet what fast ones have: its health is of the past.
             entry.mute = entry.mute or now_s - self._failed_at_s < self._world.slow_s
         return entry
+
+    def void(self, keys: Iterable[Key]) -> None:
+        """Forget what these have lost until now."""
+        for key in keys:
+            self._counts.pop(key, None)
+            self._better.add(key)
 
     def rest(self) -> None:
         """Nothing is wrong any more."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.elements import Elements
-from linkpass.core.diagnosis.localise import Localiser
+from linkpass.core.diagnosis.localise import Localiser, Settings
 from linkpass.core.diagnosis.traced import Row, traced
 from linkpass.core.diagnosis.verdict import Verdict
 from linkpass.core.events import FAILING
@@ -16,6 +16,10 @@ from linkpass.core.events import FAILING
 if TYPE_CHECKING:
     from linkpass.core.paths import Path, Peer
     from linkpass.core.world import World
+
+
+SETTINGS = Settings(hint_s=0.0)
+"""All hints come with each window: what is not said any more does not count any more."""
 
 
 class Ground:
@@ -47,7 +51,9 @@ class Ground:
             self.localiser = None
             return None
         paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())})
-        self.localiser = Localiser(paths) if self.localiser is None else self.localiser.with_paths(paths, old_row)
+        self.localiser = (
+            Localiser(paths, SETTINGS) if self.localiser is None else self.localiser.with_paths(paths, old_row)
+        )
         return self.localiser
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from linkpass.core.diagnosis.elements import Elements
+from linkpass.core.diagnosis.paths import Paths
 from linkpass.core.diagnosis.verdict import Hint
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ MOST_SHARED_NATS: Final = 10.0
 words accuses one without losses that this host has seen."""
 
 
-def hints(world: World, elements: Elements, now_s: float) -> tuple[Hint, ...]:
+def hints(world: World, paths: Paths, now_s: float) -> tuple[Hint, ...]:
     """One hint an element; what several say of one adds up, what is no element of ours is left out.
 
-    A word about a direction is a word about its link, too: a host that sees the other direction fail learns from it
-    that both do."""
+    A word about a direction that none of our paths crosses is one about its link: a host that sees the other direction
+    fail learns from it that both do. One about a direction that we see ourselves says nothing of the other."""
+    elements = paths.elements
     found, shared = _Hints(elements), _Hints(elements)
     for uplink in world.uplinks.values():
         why = uplink.port_err if uplink.usable else uplink.why or "no carrier"
@@ -38,11 +40,16 @@ def hints(world: World, elements: Elements, now_s: float) -> tuple[Hint, ...]:
         if names:
             said = f"{', '.join(names)} named {element}"
             shared.add(element, SHARED_NATS, said)
-            if ">" in element:
+            if ">" in element and not _sees(paths, element):
                 shared.add_link(element, SHARED_NATS, said)
     for element, nats, said in shared.all():
         found.add(element, min(nats, MOST_SHARED_NATS), said)
     return tuple(Hint(*one) for one in found.all())
+
+
+def _sees(paths: Paths, element: str) -> bool:
+    number = paths.elements.index.get(element)
+    return number is not None and bool(paths.marks[number])
 
 
 class _Hints:

@@ -10,7 +10,7 @@ so weak that no word accuses an element without losses that a host has seen itse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from linkpass.core.diagnosis import hearsay
 from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts, Entry, Key
 from linkpass.core.diagnosis.ground import Ground
 from linkpass.core.diagnosis.localise import Localiser, Window
-from linkpass.core.diagnosis.naming import Naming
+from linkpass.core.diagnosis.naming import Naming, Peers
 from linkpass.core.diagnosis.one_host import plainly
 from linkpass.core.diagnosis.saying import NOTHING_RATIO
 from linkpass.core.diagnosis.verdict import Verdict
@@ -37,17 +37,19 @@ LONG_S: Final = 1e6
 
 
 class Diagnosis:
-    """`share`: tells peers of an element (name, cause, now); called seldom."""
+    """`peers`: are told of what is named, seldom."""
 
-    def __init__(self, world: World, tray: Tray, share: Callable[[str, str, float], None]) -> None:
+    def __init__(self, world: World, tray: Tray, peers: Peers) -> None:
         self._world = world
         self.due_s: float | None = None
         self._accounts, self._ground = Accounts(world), Ground(world)
-        self._naming = Naming(world, tray, self._ground, share)
+        self._naming = Naming(world, tray, self._ground, peers)
         self._tally: dict[Key, list[float]] = {}
         """Packets sent and lost by each path since news has been bad: the localiser's memory holds some from before."""
         self._ran_s = float("-inf")
         self._news_s = float("-inf")
+        self._woke_s = float("-inf")
+        """When, after a quiet time, news was bad again."""
 
     def hear(self, event: ev.Event, now_s: float) -> None:
         """Take what an event says of paths, after the rest of the core has taken it."""
@@ -63,9 +65,21 @@ class Diagnosis:
         ):
             self._wake(now_s, now_s + PACE_S)
 
+    def clear(self, wanted: Collection[str] | None, now_s: float) -> int:
+        """What goes by one of these names (None: everything) has been repaired: how many names that ends. What its
+        paths lost before is no evidence any more."""
+        over = self._naming.clear(wanted, now_s)
+        keys = (key for one in over for key in self._ground.over(one))
+        self._accounts.void(self._ground.keys if wanted is None else keys)
+        ended = {one.element for one in over}
+        still = () if wanted is None else self._world.findings
+        self._world.findings = tuple(one for one in still if one.element not in ended)
+        return len(over)
+
     def _wake(self, now_s: float, at_s: float) -> None:
         if self.due_s is None:
             self._tally.clear()
+            self._woke_s = now_s
         self._news_s = now_s
         self.due_s = at_s if self.due_s is None else min(self.due_s, at_s)
 
@@ -88,14 +102,17 @@ class Diagnosis:
         sent, lost, queued = np.zeros((3, len(keys)))
         mute, anew = np.zeros((2, len(keys)), dtype=bool)
         span_s = now_s - self._ran_s
+        # Paths that lose are counted from their first loss on. What others carried before would acquit all that they
+        # cross of a fault that is younger than that, and leave the blame to what only the counted ones cross.
+        quiet_s = now_s - max(self._ran_s, self._woke_s - PACE_S)
         for place, key in enumerate(keys):
             peer, path = self._ground.path(key)
-            entry = self._accounts.settle(peer, path, now_s, span_s)
+            entry = self._accounts.settle(peer, path, now_s, span_s, quiet_s)
             sent[place], lost[place] = entry.sent, entry.lost
             mute[place], anew[place] = entry.mute, entry.anew
             queued[place] = float(path.evidence == "queueing")
             self._count(key, entry, now_s)
-        hints = hearsay.hints(self._world, elements, now_s)
+        hints = hearsay.hints(self._world, localiser.paths, now_s)
         hinted = {hint.element for hint in hints}
         said = localiser.window(Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew))
         plain = (plainly(one, elements, self._ground.failing_peers(one), hinted) for one in said)

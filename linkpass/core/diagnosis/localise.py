@@ -112,7 +112,7 @@ class Localiser:
     def _hear(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
             self._hints[self.paths.elements.index[hint.element]] = _Known(hint, self.now_s + self.settings.hint_s)
-        self._hints = {element: known for element, known in self._hints.items() if known.until_s > self.now_s}
+        self._hints = {element: known for element, known in self._hints.items() if known.until_s >= self.now_s}
 
     def _evidence(self, crowded: Ints) -> tuple[Floats, Floats]:
         """What is sent and lost as far as it tells of failures."""

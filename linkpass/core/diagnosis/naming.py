@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from linkpass.core.diagnosis import saying
+from linkpass.core.diagnosis.one_host import seen_of
 from linkpass.core.diagnosis.verdict import Verdict
+from linkpass.core.world import names_of
 
 if TYPE_CHECKING:
     from linkpass.core.diagnosis.ground import Ground
@@ -19,20 +21,28 @@ AGAIN_S: Final = 3.0
 """A verdict that stands is told to peers this often."""
 
 
+class Peers(Protocol):
+    """Tells peers that we name an element, and that we name it no longer."""
+
+    def suspect(self, element: str, cause: str, now_s: float) -> None: ...
+
+    def unsuspect(self, element: str, cause: str, now_s: float) -> None: ...
+
+
 @dataclass(slots=True)
 class Named:
     verdict: Verdict
     cause: str
     seen_at_s: float
     """When it was last among the findings."""
+    shared_as: str = ""
+    """Under which name peers know of it; empty: they do not."""
     shared_at_s: float = float("-inf")
 
 
 class Naming:
-    """`share`: tells peers of an element (name, cause, now)."""
-
-    def __init__(self, world: World, tray: Tray, ground: Ground, share: Callable[[str, str, float], None]) -> None:
-        self._world, self._tray, self._ground, self._share = world, tray, ground, share
+    def __init__(self, world: World, tray: Tray, ground: Ground, peers: Peers) -> None:
+        self._world, self._tray, self._ground, self._peers = world, tray, ground, peers
         self.named: dict[str, Named] = {}
         """Those that the journal knows of and that hold, by element."""
         self._before: set[str] = set()
@@ -44,9 +54,7 @@ class Naming:
             if any(self._covers(one, known.verdict) for one in findings):
                 known.seen_at_s = now_s
             elif now_s >= known.seen_at_s + OVER_S:
-                del self.named[element]
-                why = "its paths are clean again, or something else explains them"
-                self._tray.record(known.cause, saying.over(known.verdict), why, element=element)
+                self._end(element, "its paths are clean again, or something else explains them", now_s)
         certain = {one.element: one for one in findings if one.certain and not self._only_a_daemon(one)}
         for element, verdict in certain.items():
             if element in self._before:
@@ -54,6 +62,30 @@ class Naming:
         self._before = set(certain)
         if self._world.settings.diagnosis.share:
             self._tell_peers(now_s)
+        self._world.in_force = tuple(self.named)
+
+    def clear(self, wanted: Collection[str] | None, now_s: float) -> list[Verdict]:
+        """Somebody has repaired what goes by one of these names (None: everything). What was named so is over."""
+        over = [known.verdict for known in self.named.values() if wanted is None or self._goes_by(known, wanted)]
+        for verdict in over:
+            self._end(verdict.element, "cleared by the operator", now_s)
+        self._before -= {verdict.element for verdict in over}
+        self._world.in_force = tuple(self.named)
+        return over
+
+    def _goes_by(self, known: Named, wanted: Collection[str]) -> bool:
+        elements = self._ground.elements
+        names = set(known.verdict.suspects)
+        if elements is not None and known.verdict.element in elements.index:
+            parts = elements.parts(elements.index[known.verdict.element])
+            names |= {name for part in parts for name in names_of(elements.names[part])}
+        return not names.isdisjoint(wanted)
+
+    def _end(self, element: str, why: str, now_s: float) -> None:
+        known = self.named.pop(element)
+        self._tray.record(known.cause, saying.over(known.verdict), why, element=element)
+        if known.shared_as:
+            self._peers.unsuspect(known.shared_as, known.cause, now_s)
 
     def _only_a_daemon(self, verdict: Verdict) -> bool:
         """One silent peer, of whose data nothing is known, may have lost its daemon and nothing else."""
@@ -66,9 +98,12 @@ class Naming:
         if any(set(self.named[name].verdict.suspects) <= set(verdict.suspects) for name in covered):
             return
         cause = self._cause_of(verdict) or self._world.incident(now_s)
-        for element in covered:
-            del self.named[element]
-        self.named[verdict.element] = Named(verdict, cause, now_s)
+        shared = {known.shared_as: known.shared_at_s for known in map(self.named.pop, covered) if known.shared_as}
+        name = self._seen_of(verdict)
+        shared_at_s = shared.pop(name, float("-inf"))
+        for element in shared:
+            self._peers.unsuspect(element, cause, now_s)
+        self.named[verdict.element] = Named(verdict, cause, now_s, name if shared_at_s > 0 else "", shared_at_s)
         self._tray.record(
             cause, saying.what(verdict), saying.why(verdict), element=verdict.element,
             level="info" if verdict.kind == "congestion" else "warning",
@@ -85,12 +120,17 @@ class Naming:
         return elements.parts(elements.index[before.element]) < mine
 
     def _tell_peers(self, now_s: float) -> None:
-        """What is beyond doubt, and no part of a host that its peers have other names for."""
-        for element, named in self.named.items():
+        """What is beyond doubt, and no part of a host that its peers have other names for; as far as this host sees it
+        itself: a word that came of words would come back as if another had seen the same."""
+        for named in self.named.values():
             stands = named.seen_at_s == now_s and named.verdict.kind not in ("congestion", "nic")
             if stands and not named.verdict.others and now_s >= named.shared_at_s + AGAIN_S:
-                named.shared_at_s = now_s
-                self._share(element, named.cause, now_s)
+                named.shared_as, named.shared_at_s = self._seen_of(named.verdict), now_s
+                self._peers.suspect(named.shared_as, named.cause, now_s)
+
+    def _seen_of(self, verdict: Verdict) -> str:
+        localiser = self._ground.localiser
+        return verdict.element if localiser is None else seen_of(verdict, localiser.paths)
 
     def _cause_of(self, verdict: Verdict) -> str:
         """The story to which the failure of its paths belongs already."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from linkpass.core.diagnosis.elements import Elements
+from linkpass.core.diagnosis.paths import Paths
 from linkpass.core.diagnosis.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -32,6 +33,17 @@ def plainly(verdict: Verdict, elements: Elements, failing: Sequence[Peer], hinte
     theirs = ((one, elements.parts(elements.index[one])) for one in verdict.others)
     keep = tuple(one for one, parts in theirs if not (parts < mine or mine < parts))
     return msgspec.structs.replace(verdict, others=keep)
+
+
+def seen_of(verdict: Verdict, paths: Paths) -> str:
+    """What a host sees of the element itself: of a link whose other direction none of its paths crosses, one direction.
+    A peer that is silent on it may be the one that does not hear: that is no word about a direction."""
+    elements = paths.elements
+    if verdict.kind != "link" or verdict.element not in elements.index:
+        return verdict.element
+    link = elements.index[verdict.element]
+    seen = [part for part in sorted(elements.parts(link)) if paths.marks[part] == paths.marks[link]]
+    return elements.names[seen[0]] if seen else verdict.element
 
 
 def _by_its_direction(verdict: Verdict, elements: Elements) -> Verdict:
