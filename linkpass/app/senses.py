@@ -13,6 +13,7 @@ from linkpass.core import events as ev
 from linkpass.core.settings import CoreSettings
 from linkpass.edges.clock import Clock
 from linkpass.edges.echoes import EchoEdge
+from linkpass.edges.flow_paths import FlowPathEdge
 from linkpass.edges.kernel.watch import UplinkInfo
 from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
 from linkpass.edges.pace import PaceEdge
@@ -47,6 +48,7 @@ class Senses:
         self.echoes: EchoEdge | None = None
         self.sockets: SocketEdge | None = None
         self.pace: PaceEdge | None = None
+        self._flow_paths: FlowPathEdge | None = None
         self._neighbours: NeighbourEdge | None = None
         self._neighbours_why = ""
         self._ask_neighbours_at_s = float("-inf")
@@ -94,6 +96,8 @@ class Senses:
         else:
             self.sockets = sockets
             self._open_pace(settings)
+            if settings.diagnosis.enabled and settings.diagnosis.flows:
+                self._flow_paths = FlowPathEdge(self._submit)
 
     def _open_pace(self, settings: CoreSettings) -> None:
         """Looks at the job's sockets, and talks of it with peers where there are probes."""
@@ -116,6 +120,8 @@ class Senses:
             self.sockets.poll(now_s, also_active)
             if self.pace is not None:
                 self.pace.follow(self.sockets.connections())
+            if self._flow_paths is not None:
+                self._flow_paths.follow(self.sockets.connections(), now_s)
         if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
             self._ask_neighbours_at_s = now_s + EVERY_S
             self._spawn(self._ask_neighbours(self._neighbours))
@@ -136,6 +142,11 @@ class Senses:
                 logger.warning("nobody is asked over an uplink", uplink=info.name, error=str(error))
         elif self.echoes is not None:
             self.echoes.drop_uplink(info.name)
+        if self._flow_paths is not None and info.usable:
+            try:
+                self._flow_paths.set_uplink(info.name)
+            except OSError as error:
+                logger.warning("paths of flows over an uplink are not known", uplink=info.name, error=str(error))
         for edge in (self.probes, self.traces):
             if edge is None:
                 continue
@@ -174,6 +185,6 @@ class Senses:
 
     def close(self) -> None:
         """Safe to call twice, and after a failed open."""
-        for edge in (self.pace, self.probes, self.traces, self.echoes, self.sockets):
+        for edge in (self.pace, self._flow_paths, self.probes, self.traces, self.echoes, self.sockets):
             if edge is not None:
                 edge.close()

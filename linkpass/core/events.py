@@ -287,6 +287,23 @@ class PathCount(msgspec.Struct, frozen=True, array_like=True):
     lost: int
 
 
+class FlowCount(msgspec.Struct, frozen=True, array_like=True):
+    """Segments with data that TCP flows have sent over one path in a window, and how many of them were sent again."""
+
+    uplink: str
+    label: int
+    sent: int
+    again: int
+
+
+class FlowWindow(Event, frozen=True):
+    """What the job's own TCP flows to a peer sent again, some two seconds ago, and how much they sent in all: of those
+    whose path is known. Told only while something is sent again."""
+
+    peer: str
+    counts: tuple[FlowCount, ...]
+
+
 class CongestionEvidence(Event, frozen=True):
     """What the counters of the port below an uplink say of congestion (PFC pauses, marks, notifications), sent on a
     change. `out`: of what leaves over it; `into`: of what comes in; both empty: it is over."""
@@ -469,7 +486,8 @@ AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PeerTunnels | PathEvidence
-    | RoceEvidence | CongestionEvidence | PathWindow | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked
+    | RoceEvidence | CongestionEvidence | PathWindow | FlowWindow | PaceTold | StepArrived | DaemonLate
+    | NoticeHeard | NoticeAcked
     | HostEvidence | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline

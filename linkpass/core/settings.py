@@ -114,6 +114,9 @@ class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = False
     share: bool = True
     """Tell peers what was named, and take what they name for a hint: it breaks ties, it accuses and moves nothing."""
+    flows: bool = True
+    """Take what the job's TCP flows send again for evidence beside probes. While they do, one packet in some is looked
+    at as it leaves, to learn the flow's path (IPv6 only)."""
 
 
 class Stragglers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

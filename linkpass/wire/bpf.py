@@ -19,6 +19,7 @@ _LOAD_HALF: Final = 0x28
 _LOAD_BYTE: Final = 0x30
 _JUMP_EQUAL: Final = 0x15
 _JUMP_SET: Final = 0x45
+_AND: Final = 0x54
 _RETURN: Final = 0x06
 
 _ACCEPT_BYTES: Final = 0xFFFF
@@ -58,6 +59,20 @@ def probes(address_bytes: int, protocol: int, port: int) -> bytes:
         else:
             program.append((_JUMP_EQUAL, 0, left + 1, value))
     return assemble([*program, (_RETURN, 0, 0, _ACCEPT_BYTES), (_RETURN, 0, 0, 0)])
+
+
+def leaving(keep_bytes: int, one_of: int) -> bytes:
+    """The first bytes of TCP packets over IPv6 that this host sends, of one in `one_of` (a power of two), by chance.
+
+    Frames with an Ethernet header. SKF_AD_PKTTYPE and SKF_AD_RANDOM: include/uapi/linux/filter.h."""
+    packet_type, random, outgoing, ipv6 = 0xFFFFF004, 0xFFFFF038, 4, 0x86DD
+    return assemble([
+        (_LOAD_BYTE, 0, 0, packet_type), (_JUMP_EQUAL, 0, 8, outgoing),
+        (_LOAD_HALF, 0, 0, ETHERNET_BYTES - 2), (_JUMP_EQUAL, 0, 6, ipv6),
+        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 6), (_JUMP_EQUAL, 0, 4, 6),
+        (_LOAD_WORD, 0, 0, random), (_AND, 0, 0, one_of - 1), (_JUMP_EQUAL, 0, 1, 0),
+        (_RETURN, 0, 0, keep_bytes), (_RETURN, 0, 0, 0),
+    ])  # fmt: skip
 
 
 class Filter:

@@ -63,6 +63,10 @@ class Connection(msgspec.Struct, frozen=True):
     rtt_us: int = 0
     retransmitted: int = 0
     """Segments sent again."""
+    sent_segments: int = 0
+    """With data, those sent again among them (`tcpi_data_segs_out`)."""
+    had_twice: int = 0
+    """Of those sent again, what the receiver says it had already (`tcpi_dsack_dups`)."""
     acked_bytes: int = 0
     """Sent and acknowledged; counts the opening SYN as a byte."""
     received_bytes: int = 0
@@ -135,7 +139,7 @@ def parse(body: bytes | memoryview) -> Connection | None:
     if len(body) < _SOCKET_BYTES:
         return None
     family, state, timer, tries, sport, dport, src, dst, low, high, uid, inode = _SOCKET.unpack_from(body)
-    rto_us = rtt_us = retransmitted = acked = received = 0
+    rto_us = rtt_us = retransmitted = acked = received = sent = twice = 0
     for kind, info in _attributes(body):
         if kind == _INET_DIAG_INFO:
             if len(info) >= 104:
@@ -144,6 +148,9 @@ def parse(body: bytes | memoryview) -> Connection | None:
                 (retransmitted,) = struct.unpack_from("=I", info, 100)
             if len(info) >= 136:
                 acked, received = struct.unpack_from("=QQ", info, 120)
+            if len(info) >= 220:
+                (sent,) = struct.unpack_from("=I", info, 156)
+                (twice,) = struct.unpack_from("=I", info, 216)
     return Connection(
         _text(family, src),
         int.from_bytes(sport, "big"),
@@ -156,6 +163,8 @@ def parse(body: bytes | memoryview) -> Connection | None:
         rto_us,
         rtt_us,
         retransmitted,
+        sent,
+        twice,
         acked,
         received,
         timer,

@@ -349,6 +349,74 @@ def evidence(sim: FabricSim, keys: list[tuple[str, str, int]], what: ev.Evidence
         sim.post(said)
 
 
+def sent_again(sim: FabricSim, direction: str, sent: int, again: int, span_s: float) -> None:
+    """Each second flows over all paths tell what they have sent, those over `direction` that they sent some again."""
+    for second in range(1, round(span_s) + 1):
+        for name in sim.peers:
+            counts = tuple(
+                ev.FlowCount(uplink, label, sent, again if direction in sim.directions(peer, uplink, label) else 0)
+                for peer, uplink, label in sim.targets
+                if peer == sim.address[name]
+            )
+            window = ev.FlowWindow(peer=sim.address[name], counts=counts)
+            sim.later(float(second), lambda window=window: window)
+
+
+def named_at_s(sim: FabricSim, mark: int) -> float:
+    told = (at_s for at_s, one in sim.log[mark:] if isinstance(one, cmd.Record) and one.what.startswith("verdict "))
+    return next(told, float("inf"))
+
+
+def test_what_flows_send_again_accuses_nobody_of_what_no_probe_has_lost() -> None:
+    sim = started()
+    mark = sim.mark()
+    sent_again(sim, "leaf1>spine1", 100_000, 30_000, 8.0)
+    sim.run(2.0)
+    assert sim.core._diagnosis is not None and sim.core._diagnosis.due_s is None  # it is no bad news
+    sim.loss["spine2>leaf4"] = 0.05
+    sim.windows(6.0)
+    sim.run(6.0)
+    assert [said.split(" loses")[0] for said in verdicts(sim, mark)] == ["verdict direction: spine2>leaf4"]
+
+
+def test_flows_that_send_nothing_again_do_not_acquit_what_probes_find() -> None:
+    sim = started()
+    mark = sim.mark()
+    sim.loss["spine1>leaf3"] = 0.05
+    sim.windows(6.0)
+    sent_again(sim, "", 1_000_000, 0, 6.0)
+    sim.run(6.0)
+    assert [said.split(" loses")[0] for said in verdicts(sim, mark)] == ["verdict direction: spine1>leaf3"]
+
+
+def test_flows_make_certain_sooner_what_probes_find() -> None:
+    took_s: list[float] = []
+    for again in (0, 200):
+        sim = started()
+        mark, began_s = sim.mark(), sim.now_s
+        sim.loss["spine1>leaf3"] = 0.01
+        sim.windows(8.0)
+        if again:
+            sent_again(sim, "spine1>leaf3", 10_000, again, 8.0)
+        sim.run(8.0)
+        assert [said.split(" loses")[0] for said in verdicts(sim, mark)] == ["verdict direction: spine1>leaf3"]
+        took_s.append(named_at_s(sim, mark) - began_s)
+    assert took_s[1] <= took_s[0]
+
+
+def test_flows_over_a_queue_are_no_evidence() -> None:
+    """There they lose by themselves, which is how they learn to send less."""
+    sim = started()
+    key = over(sim, "spine1>leaf3")[0]
+    peer, path = sim.core.world.table.peer(key[0]), sim.core.world.table.peer(key[0]).paths[key[1:]]
+    for evidence, lost in (("good", 2.0), ("queueing", 1.0)):
+        path.evidence = evidence  # type: ignore[assignment]
+        accounts = Accounts(sim.core.world)
+        accounts.count(ev.PathWindow(peer=key[0], counts=(ev.PathCount(key[1], key[2], 50, 1),)), 1.0)
+        accounts.flows(ev.FlowWindow(peer=key[0], counts=(ev.FlowCount(key[1], key[2], 1000, 100),)))
+        assert accounts.settle(peer, path, 1.0, 0.1).lost == lost
+
+
 def test_what_lets_small_packets_through_is_named_for_large_ones_alone() -> None:
     sim = started()
     mark = sim.mark()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from linkpass.core.events import FAILING, PathEvidence, PathWindow
+from linkpass.core.events import FAILING, FlowWindow, PathEvidence, PathWindow
 from linkpass.core.health import QUIET_S
 from linkpass.core.survey import probing_interval_s
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 MEMORY_S: Final = 10.0
 """No path is told to have carried, or lost, for more than this long at once."""
+
+FLOW_WEIGHT: Final = 0.25
+"""Of a segment that a flow has sent or sent again, beside a probe. 007 (Arzani et al., NSDI 2018) takes each
+retransmission for a loss on the flow's path. It may be one, or a segment that was late, an answer that was lost, a
+receiver that had no room; and losses of one flow come in bursts, which the model takes for so many independent ones."""
 
 Key = tuple[str, str, int]
 """(peer, uplink, label) of a path."""
@@ -39,6 +44,10 @@ class Accounts:
         self._world = world
         self._counts: dict[Key, list[float]] = {}
         self._window_s: dict[str, float] = {}
+        self._flows: dict[Key, tuple[int, int]] = {}
+        """Segments that flows sent, and sent again, not weighed yet."""
+        self._probed: dict[Key, list[float]] = {}
+        """Probes sent and lost that flows have not been weighed against yet."""
         self._failed: dict[Key, float] = {}
         """Paths that let nothing through -> until when their losses are counted."""
         self._better: set[Key] = set()
@@ -55,6 +64,11 @@ class Accounts:
             counts[1] += one.lost
             lost += one.lost
         return lost > 0
+
+    def flows(self, event: FlowWindow) -> None:
+        """Take what flows have sent again. It is no bad news by itself."""
+        for one in event.counts:
+            self._flows[event.peer, one.uplink, one.label] = one.sent, one.again
 
     def evidence(self, event: PathEvidence, now_s: float) -> bool:
         """Take the opinion of one path; whether it is bad news."""
@@ -94,10 +108,31 @@ class Accounts:
         elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
             healthy_s = span_s if quiet_s is None else min(span_s, quiet_s)
             entry.sent = max(0.0, min(healthy_s, now_s - path.element.since_s)) / interval_s
+        self._weigh_flows(key, entry, may=not entry.mute and path.evidence in ("good", "lossy"))
         if not entry.lost and not peer.active:
             # It has not noticed yet what fast ones have: its health is of the past.
             entry.mute = entry.mute or now_s - self._failed_at_s < self._world.slow_s
         return entry
+
+    def _weigh_flows(self, key: Key, entry: Entry, *, may: bool) -> None:
+        """Add what flows say of a path, as far as its probes say something alike: no more packets than its probes since
+        the last time, no more losses than theirs. So flows make certain sooner what probes show, for and against;
+        of losses that no probe has seen they are no evidence, nor of health then. `may`: the path's evidence counts,
+        and no queue stands on it, in which flows lose by themselves."""
+        probed = self._probed.setdefault(key, [0.0, 0.0])
+        if entry.anew or not may:
+            probed[:] = 0.0, 0.0
+            self._flows.pop(key, None)
+            return
+        probed[0] += entry.sent
+        probed[1] += entry.lost
+        sent, again = self._flows.pop(key, (0, 0))
+        if not sent or not probed[0]:
+            return
+        weight = min(FLOW_WEIGHT, probed[0] / sent, probed[1] / again if again else 1.0)
+        entry.sent += weight * sent
+        entry.lost += weight * again
+        probed[:] = 0.0, 0.0
 
     def void(self, keys: Iterable[Key]) -> None:
         """Forget what these have lost until now."""
@@ -107,5 +142,5 @@ class Accounts:
 
     def rest(self) -> None:
         """Nothing is wrong any more."""
-        for book in (self._counts, self._failed, self._better):
+        for book in (self._counts, self._failed, self._better, self._flows, self._probed):
             book.clear()

@@ -56,6 +56,8 @@ class Diagnosis:
         if isinstance(event, ev.PathWindow):
             if self._accounts.count(event, now_s):
                 self._wake(now_s, now_s + PACE_S)
+        elif isinstance(event, ev.FlowWindow):
+            self._accounts.flows(event)
         elif isinstance(event, ev.PathEvidence):
             if self._accounts.evidence(event, now_s):
                 # One interval more, and the evidence of other paths over the same element is there as well.

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 OVER_S: Final = 3.0
 """A verdict is taken back when nothing has spoken for it this long: what flaps is one story."""
+SOFT_S, RIPE_S = 0.3, 1.0
+"""What loses only some of its packets is named when it has been suspected for RIPE_S, and certain for the last SOFT_S
+without a break. What other paths have lost becomes known later (a peer that answers late, a loss that is still to
+come), and until then a part of an innocent element may explain all. What lets nothing through shows it at once."""
 AGAIN_S: Final = 3.0
 """A verdict that stands is told to peers this often."""
 
@@ -45,8 +49,9 @@ class Naming:
         self._world, self._tray, self._ground, self._peers = world, tray, ground, peers
         self.named: dict[str, Named] = {}
         """Those that the journal knows of and that hold, by element."""
-        self._before: set[str] = set()
-        """What was certain in the last run: evidence that is half there makes others look guilty for a moment."""
+        self._before: dict[str, float] = {}
+        """What was certain in the last run, and since when without a break: evidence that is half there makes others
+        look guilty for a moment."""
 
     def tell(self, findings: Sequence[Verdict], now_s: float) -> None:
         """After a run of the localiser."""
@@ -56,10 +61,15 @@ class Naming:
             elif now_s >= known.seen_at_s + OVER_S:
                 self._end(element, "its paths are clean again, or something else explains them", now_s)
         certain = {one.element: one for one in findings if one.certain and not self._only_a_daemon(one)}
+        self._before = {element: self._before.get(element, now_s) for element in certain}
         for element, verdict in certain.items():
-            if element in self._before:
+            stands_s = now_s - self._before[element]
+            if verdict.kind == "congestion" or verdict.loss_ratio >= saying.NOTHING_RATIO:
+                ripe = stands_s > 0
+            else:
+                ripe = stands_s >= SOFT_S and verdict.since_s >= RIPE_S
+            if ripe:
                 self._name(verdict, now_s)
-        self._before = set(certain)
         if self._world.settings.diagnosis.share:
             self._tell_peers(now_s)
         self._world.in_force = tuple(self.named)
@@ -69,7 +79,8 @@ class Naming:
         over = [known.verdict for known in self.named.values() if wanted is None or self._goes_by(known, wanted)]
         for verdict in over:
             self._end(verdict.element, "cleared by the operator", now_s)
-        self._before -= {verdict.element for verdict in over}
+        for verdict in over:
+            self._before.pop(verdict.element, None)
         self._world.in_force = tuple(self.named)
         return over
 

@@ -1,0 +1,165 @@
+"""Which path each TCP flow of the job takes, and what it has sent again there: evidence of loss by the traffic itself.
+
+The kernel's socket table says how much a flow has sent and sent again (tcpi_data_segs_out, tcpi_total_retrans), and how
+much of that the receiver had twice (tcpi_dsack_dups, RFC 2883: it was not lost), but not its flow label. The label that
+counts is the one on the wire, after the bucket's has been written: it is read from some packets as they leave the
+uplinks (packet(7)). Nobody looks before a flow has sent something again, and for `CALM_S` after the last time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from linkpass.core.events import Event, FlowCount, FlowWindow
+from linkpass.wire import bpf
+from linkpass.wire.diag import Connection
+
+CALM_S: Final = 10.0
+SAMPLE: Final = 8
+"""One of so many packets is looked at."""
+MOST_FRAMES: Final = 256
+"""Of one uplink in one poll; what comes after them is not looked at."""
+MOST_FLOWS: Final = 4096
+FRAME_BYTES: Final = 14 + 40 + 20
+_BUFFER_BYTES: Final = 1 << 22
+"""The kernel counts whole segments against it, though only their heads are kept."""
+_SO_RCVBUFFORCE: Final = 33
+_ETH_P_ALL: Final = 3
+_ETH_P_802_EX1: Final = 0x88B5
+"""For experiments: a socket bound to it is not asked when other packets leave, and cannot be bound to nothing."""
+
+Flow = tuple[str, int, int]
+"""(peer, own port, its port)."""
+Way = tuple[str, int]
+"""(uplink, label)."""
+
+
+class FlowPathEdge:
+    """`follow` is called after each poll of the socket table. Emits a FlowWindow a peer whose flows have sent something
+    in a window, one window late: a flow counts for a path only if it took that path before and after."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._sockets: dict[str, socket.socket] = {}
+        self._looking: set[str] = set()
+        self._until_s = float("-inf")
+        self._before: dict[int, tuple[int, int, int]] = {}
+        """Cookie -> segments sent, sent again, had twice, at the last poll."""
+        self._ways: Mapping[Flow, Way | None] = {}
+        self._grown: Mapping[Flow, tuple[int, int]] = {}
+
+    def set_uplink(self, name: str) -> None:
+        """Call in the network namespace. Raises OSError."""
+        if name in self._sockets:
+            return
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+        try:
+            attached = bpf.Filter(bpf.leaving(FRAME_BYTES, SAMPLE))
+            sock.setsockopt(socket.SOL_SOCKET, bpf.SO_ATTACH_FILTER, attached.fprog)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+        except OSError:
+            sock.close()
+            raise
+        self._sockets[name] = sock
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+        self._sockets.clear()
+        self._looking.clear()
+
+    def follow(self, connections: Iterable[Connection], now_s: float) -> None:
+        """The job's connections as they are now."""
+        grown = self._growth(connections)
+        if any(again for _, again in grown.values()):
+            self._until_s = now_s + CALM_S
+        seen = self._read()
+        if now_s < self._until_s:
+            self._look()
+        elif self._looking:
+            self._look_away()
+        self._tell(seen)
+        self._ways, self._grown = seen, grown
+
+    def _growth(self, connections: Iterable[Connection]) -> dict[Flow, tuple[int, int]]:
+        """(segments sent, of which again and for a reason) of each flow since the last poll."""
+        before, self._before = self._before, {}
+        grown: dict[Flow, tuple[int, int]] = {}
+        for one in connections:
+            if len(self._before) == MOST_FLOWS:
+                break
+            now = self._before[one.cookie] = one.sent_segments, one.retransmitted, one.had_twice
+            then = before.get(one.cookie)
+            if then is not None and now[0] > then[0]:
+                sent, again, twice = (mine - its for mine, its in zip(now, then, strict=True))
+                grown[one.dst, one.sport, one.dport] = sent, min(max(0, again - twice), sent)
+        return grown
+
+    def _look(self) -> None:
+        for name in self._sockets.keys() - self._looking:
+            with contextlib.suppress(OSError):  # no such device now
+                self._sockets[name].bind((name, _ETH_P_ALL))
+                self._looking.add(name)
+
+    def _look_away(self) -> None:
+        """The kernel makes sure that nobody is at the hook any more, and that takes it a while."""
+        socks = [(self._sockets[name], name) for name in self._looking]
+        self._looking.clear()
+
+        def unbind() -> None:
+            for sock, name in socks:
+                with contextlib.suppress(OSError):
+                    sock.bind((name, _ETH_P_802_EX1))
+
+        threading.Thread(target=unbind, name="flow paths", daemon=True).start()
+
+    def _read(self) -> dict[Flow, Way | None]:
+        """Where flows were seen since the last poll; None: on several paths."""
+        seen: dict[Flow, Way | None] = {}
+        for uplink in self._looking:
+            sock = self._sockets[uplink]
+            for _ in range(MOST_FRAMES):
+                try:
+                    frame = sock.recv(FRAME_BYTES)
+                except OSError:  # nothing more, or the device is gone
+                    break
+                if len(frame) == FRAME_BYTES:
+                    flow, label = parse(frame)
+                    way = uplink, label
+                    seen[flow] = way if seen.get(flow, way) == way else None
+            else:
+                self._drain(sock)
+        return seen
+
+    def _drain(self, sock: socket.socket) -> None:
+        """What is left was seen in this window and must not be taken for the next one's."""
+        for _ in range(16 * MOST_FRAMES):
+            try:
+                sock.recv(0)
+            except OSError:
+                return
+
+    def _tell(self, seen: Mapping[Flow, Way | None]) -> None:
+        """Tell of the last window, of the flows that have stayed on their path since."""
+        of_peer: dict[str, dict[Way, tuple[int, int]]] = {}
+        for flow, (sent, again) in self._grown.items():
+            way = self._ways.get(flow)
+            if way is not None and seen.get(flow) == way:
+                counts = of_peer.setdefault(flow[0], {})
+                had = counts.get(way, (0, 0))
+                counts[way] = had[0] + sent, had[1] + again
+        for peer, counts in of_peer.items():
+            told = tuple(FlowCount(*way, *count) for way, count in sorted(counts.items()))
+            self._emit(FlowWindow(peer=peer, counts=told))
+
+
+def parse(frame: bytes) -> tuple[Flow, int]:
+    """Of an Ethernet frame with IPv6 and TCP: the flow and its label."""
+    label = int.from_bytes(frame[15:18], "big") & 0xFFFFF
+    ports = int.from_bytes(frame[54:56], "big"), int.from_bytes(frame[56:58], "big")
+    return (str(ipaddress.IPv6Address(frame[38:54])), *ports), label

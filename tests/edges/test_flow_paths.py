@@ -1,0 +1,164 @@
+"""What a real flow sends again, and on which path: connections over two uplinks, one of which loses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import selectors
+import socket
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from two_uplinks import OWN6, PEER6, PREFIX6, TwoUplinks
+
+from linkpass.core.events import Event, FlowWindow
+from linkpass.edges.flow_paths import CALM_S, FlowPathEdge
+from linkpass.edges.sockets import SocketEdge
+from linkpass.wire.diag import Connection
+
+pytestmark = pytest.mark.netns
+
+FLOWS, WRITES, ROUNDS = 12, 60, 6
+LABEL = 0x1234
+OURS = f"""table ip6 t {{ chain c {{ type filter hook output priority 0;
+ meta l4proto tcp ip6 flowlabel set {LABEL}
+}}
+}}"""
+LOSES = """table ip6 t { chain c { type filter hook prerouting priority -300;
+ iifname "p1" meta l4proto tcp numgen random mod 20 0 drop
+}
+}"""
+
+
+def nft(name: str, rules: str) -> None:
+    subprocess.run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=rules, text=True, check=True)
+
+
+class Rig:
+    """`FLOWS` connections from the host to a peer that reads all; both edges of the host."""
+
+    def __init__(self, two: TwoUplinks, stack: ExitStack) -> None:
+        self.said: list[Event] = []
+        self.now_s = 0.0
+        self.sockets = SocketEdge(lambda _: None, (PREFIX6,), OWN6, lambda *_: None)
+        self.edge = FlowPathEdge(self.said.append)
+        stack.enter_context(closing(self.sockets))
+        stack.enter_context(closing(self.edge))
+        with two.on_host():
+            Path("/proc/sys/net/ipv6/fib_multipath_hash_policy").write_text("1")  # by ports: flows on both uplinks
+            self.sockets.open()
+            for uplink in ("eth1", "eth2"):
+                self.edge.set_uplink(uplink)
+        server = stack.enter_context(two.server(PEER6))
+        self.flows = [stack.enter_context(two.connect(server)) for _ in range(FLOWS)]
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for flow in self.flows:
+            flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(stack.enter_context(server.accept()[0]), selectors.EVENT_READ)
+        self._over = threading.Event()
+        reader = threading.Thread(target=self._read, args=(selector,))
+        reader.start()
+        stack.callback(reader.join)
+        stack.callback(self._over.set)
+
+    def _read(self, selector: selectors.BaseSelector) -> None:
+        while not self._over.is_set():
+            for key, _ in selector.select(0.05):
+                with contextlib.suppress(OSError):
+                    key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+
+    def round(self) -> None:
+        """All send, all is acknowledged, the table is read."""
+        for _ in range(WRITES):
+            for flow in self.flows:
+                flow.sendall(b"x" * 500)
+        until_s = time.monotonic() + 30
+        while any(self._unacknowledged(flow) for flow in self.flows):
+            assert time.monotonic() < until_s
+        self.poll()
+
+    @staticmethod
+    def _unacknowledged(flow: socket.socket) -> int:
+        return int(struct.unpack("i", fcntl.ioctl(flow, termios.TIOCOUTQ, b"\0" * 4))[0])
+
+    def poll(self) -> None:
+        self.now_s += 1.0
+        self.sockets.poll(self.now_s)
+        self.edge.follow(self.sockets.connections(), self.now_s)
+
+    def told(self) -> dict[str, tuple[int, int]]:
+        """Uplink -> segments sent, sent again, as told so far."""
+        found = {"eth1": (0, 0), "eth2": (0, 0)}
+        for event in self.said:
+            assert isinstance(event, FlowWindow) and event.peer == PEER6
+            for one in event.counts:
+                sent, again = found[one.uplink]
+                found[one.uplink] = sent + one.sent, again + one.again
+        return found
+
+
+@pytest.fixture
+def rig(two: TwoUplinks) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        yield Rig(two, stack)
+
+
+def test_what_is_sent_again_is_told_of_the_path_that_loses(two: TwoUplinks, rig: Rig) -> None:
+    nft(two.host, OURS)
+    nft(two.far, LOSES)
+    for _ in range(ROUNDS):
+        rig.round()
+    told = rig.told()
+    assert told["eth2"][0] > FLOWS * WRITES and told["eth2"][1] == 0
+    sent, again = told["eth1"]
+    assert 0.01 < again / sent < 0.2
+    labels = {one.label for event in rig.said if isinstance(event, FlowWindow) for one in event.counts}
+    assert labels == {LABEL}
+
+
+def test_nobody_looks_at_packets_while_nothing_is_sent_again(two: TwoUplinks, rig: Rig) -> None:
+    hooks = ["ip", "netns", "exec", two.host, "cat", "/proc/net/packet"]
+
+    def looking() -> int:
+        """Packet sockets of all protocols."""
+        lines = subprocess.run(hooks, check=True, text=True, capture_output=True).stdout.splitlines()[1:]
+        return sum(line.split()[3] == "0003" for line in lines)
+
+    rig.round()
+    rig.round()
+    assert looking() == 0 and rig.said == []
+    nft(two.far, LOSES)
+    rig.round()
+    rig.round()
+    assert looking() == 2
+    nft(two.far, "flush ruleset")
+    rig.poll()
+    rig.now_s += CALM_S
+    rig.poll()
+    until_s = time.monotonic() + 10
+    while looking():
+        assert time.monotonic() < until_s
+
+
+def flow(sent: int, again: int, twice: int = 0) -> Connection:
+    return Connection("a", 1, "b", 2, 7, 9, 0, retransmitted=again, sent_segments=sent, had_twice=twice)
+
+
+def test_what_the_receiver_had_twice_was_not_lost_and_a_flow_that_has_moved_tells_of_no_path() -> None:
+    said: list[Event] = []
+    edge = FlowPathEdge(said.append)
+    edge.follow([flow(100, 0)], 0.0)
+    for number, (way, again, twice) in enumerate([(("eth1", 5), 4, 3), (("eth1", 5), 8, 6), (("eth2", 6), 9, 6)], 2):
+        edge._read = lambda way=way: {("b", 1, 2): way}  # type: ignore[method-assign]
+        edge.follow([flow(100 * number, again, twice)], float(number))
+    (event,) = said
+    assert isinstance(event, FlowWindow) and [(c.uplink, c.label, c.sent, c.again) for c in event.counts] == [
+        ("eth1", 5, 100, 1)
+    ]
