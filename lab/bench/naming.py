@@ -33,12 +33,14 @@ SETTLE_S: Final = 90.0
 START_S: Final = 180.0
 JOB_STEPS: Final = 10_000_000
 VERDICT: Final = re.compile(r"^verdict (direction|link|nic|switch|host): (.+)$")
-KINDS: Final = ("direction", "link", "switch", "host", "nothing")
+KINDS: Final = ("direction", "link", "nic", "switch", "host", "nothing")
+DECOYS: Final = ("rate",)
+"""Faults after which nothing is to be named: an overloaded link does what it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`fault`: its text, to be filled in; `kind` of the element that fails."""
+    """`fault`: its text, to be filled in, or several with `+` between them; `kind` of the elements that fail."""
 
     fault: str
     kind: str
@@ -54,6 +56,12 @@ CASES: Final[dict[str, Case]] = {
     "host-frozen": Case("freeze:{host}", "host", 4.0),
     "loss-1pct": Case("loss:{direction}:1%", "direction", SOFT_S),
     "loss-5pct": Case("loss:{link}:5%", "link", SOFT_S),
+    "bucket": Case("bucket:{direction}:1/4", "direction", 4.0),
+    "big-packets": Case("large:{direction}:1000", "direction", 4.0),
+    "two-at-once": Case("blackhole:{direction}+blackhole:{other}", "direction"),
+    "beside-congestion": Case("rate:{other}:50mbit+blackhole:{direction}", "direction", 4.0),
+    "port-dark": Case("carrier:{uplink}@{host_of_uplink}", "nic"),
+    "host-dead": Case("dead:{host}", "host", 4.0),
 }
 
 
@@ -80,6 +88,8 @@ class Injection:
     held: str
     wrong: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    took_s: float = 0.0
+    """All of it, with the wait until everything was good before."""
 
 
 def run(fabric: Fabric, plan: Plan, tell: Progress, *, name: str, folder: Path | None = None) -> Bench:
@@ -101,7 +111,16 @@ def run(fabric: Fabric, plan: Plan, tell: Progress, *, name: str, folder: Path |
         for number, case in enumerate(order, 1):
             tell(f"{case}, {number} of {len(order)}", done_s)
             text = _place(CASES[case].fault, fabric, chance)
+            began_s = time.monotonic()
             found[case].append(_try(lab, daemons, fabric, text, CASES[case]))
+            if text.startswith("dead:") and (dead := text.split(":")[1]) in hosts:
+                daemons.processes.pop(dead).wait()
+                daemons.start_one(dead)
+                job.close()
+                job = Job(lab, hosts, lab.run_dir / f"job-{number}", JobSpec(steps=JOB_STEPS))
+                stack.callback(job.close)
+                job.start().wait_steps(20, START_S)
+            found[case][-1].took_s = time.monotonic() - began_s
             done_s += CASES[case].hold_s
             job.check()
     return shape.check(Bench(NAME, shape.commit(), shape.machine(), plan.seed, tuple(rows(found))))
@@ -111,30 +130,39 @@ def _place(fault: str, fabric: Fabric, chance: random.Random) -> str:
     between = [
         link for link in fabric.links if {fabric.node(link.a.node).role, fabric.node(link.b.node).role} == {"switch"}
     ]
+    uplinks = [link for link in fabric.links if link not in between]
+    direction = chance.choice([direction for link in between for direction in link.directions()])
+    ends = set(direction.split(">"))
+    # Two at one node might be the node as well.
+    others = [one for link in between for one in link.directions() if ends.isdisjoint(one.split(">"))]
+    uplink = chance.choice(uplinks)
     choices = {
-        "direction": [direction for link in between for direction in link.directions()],
         "link": [link.id for link in between],
-        "uplink": [link.id for link in fabric.links if link not in between],
+        "other": others or [direction],
         "leaf": [node.name for node in fabric.switches if node.tier == 1],
         "spine": [node.name for node in fabric.switches if node.tier == 2],
         "host": [node.name for node in fabric.hosts],
+        "host_of_uplink": [port.node for port in (uplink.a, uplink.b) if fabric.node(port.node).role == "host"],
     }
-    return fault.format(**{name: chance.choice(some) for name, some in choices.items() if some})
+    drawn = {name: chance.choice(some) for name, some in choices.items() if some}
+    return fault.format(direction=direction, uplink=uplink.id, **drawn)
 
 
 def _try(lab: NetnsLab, daemons: Daemons, fabric: Fabric, text: str, case: Case) -> Injection:
     _settle(daemons)
-    where = parse(text, fabric).where
-    frozen = text.partition(":")[2] if text.startswith("freeze:") else ""
-    active = lab.fault(parse(text, fabric))
-    try:
+    faults = [parse(one, fabric) for one in text.split("+")]
+    gone = {fault.where for fault in faults if fault.kind in ("freeze", "dead")}
+    with ExitStack() as stack:
+        for fault in faults:
+            active = lab.fault(fault)
+            stack.callback(active.undo)
         time.sleep(case.hold_s)
-        others = [host for host in daemons.hosts if host != frozen]
+        others = [host for host in daemons.hosts if host not in gone]
         held = {verdict for host in others for verdict in daemons.view(host)["verdicts"]}
-    finally:
-        active.undo()
-    entries = daemons.journal(active.injected_at_s)
-    return judge(text, where, fabric, [one for one in entries if one.host != frozen], held, active.injected_at_s)
+    # The last one is what fails: a decoy comes before it.
+    entries = [one for one in daemons.journal(active.injected_at_s) if one.host not in gone]
+    failed = [fault.where for fault in faults if fault.kind not in DECOYS]
+    return judge(text, failed, fabric, entries, held, active.injected_at_s)
 
 
 def _settle(daemons: Daemons) -> None:
@@ -149,15 +177,11 @@ def _settle(daemons: Daemons) -> None:
 
 
 def judge(
-    text: str, where: str, fabric: Fabric, entries: Sequence[Entry], held: set[str], started_s: float
+    text: str, failed: Sequence[str], fabric: Fabric, entries: Sequence[Entry], held: set[str], started_s: float
 ) -> Injection:
-    """Pure: what was written down and held, against what was broken."""
-    right = {where}
-    if where in {node.name for node in fabric.nodes}:
-        parts = {part for link in fabric.links_of(where) for part in (link.id, *link.directions())}
-    else:
-        parts = set() if ">" in where else set(fabric.link(where).directions())
+    """Pure: what was written down and held, against what was broken. Named is when all that failed has been."""
     found = Injection(text, None, "nothing")
+    unnamed = set(failed)
     for entry in entries:
         match = VERDICT.match(entry.what)
         if match is None or entry.what.endswith("holds no longer"):
@@ -165,13 +189,30 @@ def judge(
         suspects = _suspects(match[2])
         found.told.append(f"{entry.now_s - started_s:.3f} s {entry.host}: {entry.what}")
         # A class that holds the fault is right: no path of this host tells its members apart.
-        if suspects & (right | ({part for part in parts if where not in _nodes(fabric)})):
-            if found.named_s is None:
-                found.named_s = entry.now_s - started_s
-        elif not suspects & parts:
+        right = {where for where in failed if suspects & _meant(where, fabric)}
+        if unnamed and not unnamed - right:
+            found.named_s = entry.now_s - started_s
+        unnamed -= right
+        if not right and not any(suspects & _parts(where, fabric) for where in failed):
             found.wrong.append(entry.what)
     found.held = _kind(held, fabric)
     return found
+
+
+def _parts(where: str, fabric: Fabric) -> set[str]:
+    """What is a part of an element, and no wrong name for it, though too small a one for a node."""
+    if where in _nodes(fabric):
+        return {part for link in fabric.links_of(where) for part in (link.id, *link.directions())}
+    if ">" in where:
+        return set()
+    link = fabric.link(where)
+    ports = {port.id for port in (link.a, link.b) if fabric.node(port.node).role == "host"}
+    return {*link.directions(), *ports}
+
+
+def _meant(where: str, fabric: Fabric) -> set[str]:
+    """Names for it that are right: also each direction of a link, and the port that no path tells from it."""
+    return {where} | (set() if where in _nodes(fabric) else _parts(where, fabric))
 
 
 def _suspects(text: str) -> set[str]:
@@ -190,8 +231,8 @@ def _kind(held: set[str], fabric: Fabric) -> str:
     kinds: dict[str, str] = {}
     for verdict in held:
         kind, _, name = verdict.partition(" ")
-        kinds[name] = "link" if kind == "nic" else kind
-    for kind in ("host", "switch", "link"):
+        kinds[name] = kind
+    for kind in ("host", "switch", "nic", "link"):
         if kind in kinds.values():
             return kind
     directions = {name for name, kind in kinds.items() if kind == "direction"}
@@ -212,6 +253,7 @@ def rows(found: dict[str, list[Injection]]) -> Iterator[Row]:
         }
         info: dict[str, Any] = {
             "kind": CASES[case].kind, "held": dict(Counter(one.held for one in ours)),
+            "took_s": round(sum(one.took_s for one in ours), 1),
             "injections": [
                 {"fault": one.fault, "named_s": one.named_s, "held": one.held, "wrong": one.wrong, "told": one.told}
                 for one in ours
@@ -232,7 +274,7 @@ def targets(bench: Bench) -> list[Target]:
     wanted = []
     for row in bench.rows:
         soft = CASES[row.case].hold_s == SOFT_S
-        if row.case != "host-frozen":  # a host is given up after `escalate_s`, not named within it
+        if CASES[row.case].kind != "host":  # a host is given up after `escalate_s`, not named within it
             wanted.append(Target(row.case, "named_s", "p99", "<=", 5.0 if soft else 0.3))
         wanted.append(Target(row.case, "named_ratio", "", ">=", 0.995 if not soft else 0.98))
         wanted.append(Target(row.case, "kind_ratio", "", ">=", 0.99))

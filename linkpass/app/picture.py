@@ -42,6 +42,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         "arrivals_refused": 0,
         "verdicts": [],
         "findings": [],
+        "named": [],
         "notes": [note for agent in agents for note in agent.notes],
         "netns": [],
         "probes": _probes(agents),
@@ -56,6 +57,7 @@ def picture(agents: Sequence[Agent], now_s: float, started_s: float) -> dict[str
         shown["arrivals_refused"] += view["arrivals_refused"]
         shown["verdicts"] += view["verdicts"]
         shown["findings"] += view["findings"]
+        shown["named"] += view["named"]
         snapshot = agent.probes.snapshot() if agent.probes is not None else None
         ages = (
             {(path.peer, path.uplink, path.label): path.answered_age_s for path in snapshot.paths} if snapshot else {}
