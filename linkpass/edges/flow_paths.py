@@ -13,6 +13,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from linkpass.core.events import Event, FlowCount, FlowWindow
@@ -162,4 +163,9 @@ def parse(frame: bytes) -> tuple[Flow, int]:
     """Of an Ethernet frame with IPv6 and TCP: the flow and its label."""
     label = int.from_bytes(frame[15:18], "big") & 0xFFFFF
     ports = int.from_bytes(frame[54:56], "big"), int.from_bytes(frame[56:58], "big")
-    return (str(ipaddress.IPv6Address(frame[38:54])), *ports), label
+    return (_text(frame[38:54]), *ports), label
+
+
+@lru_cache(4096)
+def _text(address: bytes) -> str:
+    return str(ipaddress.IPv6Address(address))
