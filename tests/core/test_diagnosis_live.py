@@ -404,6 +404,15 @@ def test_flows_make_certain_sooner_what_probes_find() -> None:
     assert took_s[1] <= took_s[0]
 
 
+def test_flows_under_a_label_of_the_kernels_own_are_not_kept() -> None:
+    sim = started()
+    counts = tuple(ev.FlowCount("eth1", 0x10000 + number, 100, 1) for number in range(50))
+    sim.post(ev.FlowWindow(peer=sim.address["host3"], counts=counts))
+    sim.post(ev.FlowWindow(peer="fd00::99", counts=counts))
+    sim.run(0.1)
+    assert sim.core._diagnosis is not None and not sim.core._diagnosis._accounts._flows
+
+
 def test_flows_over_a_queue_are_no_evidence() -> None:
     """There they lose by themselves, which is how they learn to send less."""
     sim = started()

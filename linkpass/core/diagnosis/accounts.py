@@ -66,9 +66,11 @@ class Accounts:
         return lost > 0
 
     def flows(self, event: FlowWindow) -> None:
-        """Take what flows have sent again. It is no bad news by itself."""
+        """Take what flows have sent again. It is no bad news by itself, and no news over paths that are not probed (a
+        label of the kernel's own)."""
         for one in event.counts:
-            self._flows[event.peer, one.uplink, one.label] = one.sent, one.again
+            if self._world.table.find(event.peer, one.uplink, one.label) is not None:
+                self._flows[event.peer, one.uplink, one.label] = one.sent, one.again
 
     def evidence(self, event: PathEvidence, now_s: float) -> bool:
         """Take the opinion of one path; whether it is bad news."""
