@@ -27,6 +27,9 @@ BUCKET = "torchpass"
 BEAT_S = 0.1
 """Between two statuses of a member that has nothing new to say."""
 
+ATTEMPTS = 1000
+"""More than any incident has."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -229,8 +232,9 @@ class Job(msgspec.Struct, frozen=True):
         return tuple(claims.get(rank, m) for rank, m in enumerate(self.members))
 
     def next_group(self) -> tuple[int, int]:
-        """(generation, attempt) of the group that is built for the time after the incident."""
-        return self.generation + 1, self.incident.attempt if self.incident else 0
+        """(generation, attempt) of the group that is built for the time after the incident. Never the same for two
+        incidents: one may have been cancelled when its group stood already, with other members."""
+        return self.generation + 1, self.incident.number * ATTEMPTS + self.incident.attempt if self.incident else 0
 
 
 Doing = Literal["training", "paused", "stopped", "left", "waiting"]

@@ -174,7 +174,7 @@ def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
         cut = scene.newest_step() + _margin(scene)
         return [_phase(job, _replace(incident, cut=cut), "quiescing", unix_s)]
     steps = {rank: s.step for rank, _, s in scene.by_rank(scene.staying()) if s}
-    if not steps:
+    if max(steps.values(), default=-1) < 0:
         return closing.give_up(scene, "no member is left that holds the job's state", unix_s, lost=True)
     at_step = max(steps.values())
     sources = tuple(rank for rank, step in steps.items() if step == at_step)

@@ -1,0 +1,108 @@
+"""Where what belongs to a rank alone comes from, and up to which step it is known.
+
+From the one that leaves, at the cut. After a crash: from the script itself, if it can say (`own_at`); else from what
+the dead rank had left with a buddy, which may be some steps old; else from nobody: then generators are seeded anew, and
+the job goes on, but not to the last bit as it would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+
+from torchpass_bridge.core.duty import Duty
+from torchpass_bridge.trainer.own import Own
+from torchpass_bridge.trainer.settings import Settings
+from torchpass_bridge.trainer.taking import Sources, kept_of
+from torchpass_bridge.wire import Job
+
+KEPT = 3
+"""Boundaries that one can go back to."""
+
+_log = logging.getLogger(__name__)
+
+
+class Heir:
+    """`at`: the step that generators, schedulers and positions are at; -1: they are nobody's yet."""
+
+    def __init__(self, settings: Settings, own: Own, hook: Callable[[int, int], None] | None) -> None:
+        self._settings, self._own, self._hook = settings, own, hook
+        self.rank = settings.rank
+        self.at = 0 if settings.rank is not None else -1
+        self._notes: dict[int, bytes] = {}
+        self._pending: bytes | None = None
+
+    def note(self, rank: int, step: int) -> bytes:
+        """As it is now, at this boundary."""
+        if self.rank != rank:
+            self._notes.clear()
+        self.rank, self.at = rank, step
+        if step in self._notes:
+            return self._notes[step]
+        taken = self._notes[step] = self._own.take()
+        while len(self._notes) > KEPT:
+            del self._notes[min(self._notes)]
+        return taken
+
+    def back_to(self, step: int) -> None:
+        self._own.put(self._notes[step])
+        self.at = step
+        for later in [noted for noted in self._notes if noted > step]:
+            del self._notes[later]
+
+    def done_alone(self, step: int) -> None:
+        self.at = step + 1
+        if self.rank is not None:
+            self.note(self.rank, self.at)
+
+    def inherit(self, todo: Duty, sources: Sources, job: Job | None) -> None:
+        """Have what belongs to rank `todo.rank` alone, at the newest step up to `todo.at_step` at which it is known.
+
+        `NotTaken`: a source that should have it is gone."""
+        assert todo.rank is not None
+        rank, step = todo.rank, todo.at_step
+        if self._pending is not None:  # taken for an attempt that failed
+            self._pending, self.rank, self.at = None, None, -1
+        if todo.own_from is not None:
+            self._pending = sources.own(todo.own_from)
+            self.rank, self.at = rank, step
+            return
+        if self.rank == rank:
+            if 0 <= self.at <= step:
+                return
+            known = [noted for noted in self._notes if noted <= step]
+            if known:
+                self.back_to(max(known))
+                return
+        self._notes.clear()
+        self.rank = rank
+        if self._hook is not None:
+            self._own.put(sources.any_own(), only_shared=True)
+            self._hook(rank, step)
+            self.at = step
+            return
+        alive = [member for member in job.members if member.id not in job.fenced] if job else []
+        kept = kept_of(self._settings, alive, rank, step)
+        if kept is not None:
+            self.at, data = kept
+            self._own.put(data)
+            self._notes[self.at] = data
+            return
+        _log.warning(
+            "what belonged to rank %d alone is lost with it: its generators are seeded anew at step %d, so the job "
+            "will not end to the last bit as it would have", rank, step,
+        )  # fmt: skip
+        self._own.put(sources.any_own())
+        told = hashlib.sha256(f"{self._settings.job} {rank} {step}".encode()).digest()
+        self._own.reseed(int.from_bytes(told[:7], "big"))
+        self.at = step
+
+    def finish(self, step: int) -> None:
+        """The tensors are there: what goes with them is put in its place."""
+        if self._pending is not None:
+            self._own.put(self._pending)
+            self._pending = None
+        self._notes.clear()
+        if self.rank is not None:
+            self.note(self.rank, step)
