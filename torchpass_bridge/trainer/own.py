@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 
 @runtime_checkable
@@ -44,8 +45,15 @@ class Own:
             for name, buffer in module.named_buffers()
         }
         self._versions = {name: buffer._version for name, buffer in self._buffers.items()}
-        self._moving: set[str] = set()
-        """Buffers that were ever written to: the others are as the script made them, on every rank."""
+        self._moving = {
+            f"{number}.{prefix}.{name}".replace("..", ".")
+            for number, module in enumerate(modules)
+            for prefix, part in module.named_modules()
+            if isinstance(part, _NormBase)
+            for name, _ in part.named_buffers(recurse=False)
+        }
+        """Buffers that were ever written to: the others are as the script made them, on every rank. Statistics of
+        normalisation are so from the start: their kernels write to them without counting it."""
 
     def take(self) -> bytes:
         return pickle.dumps({"shared": self._take_shared(), "own": self._take_own()}, protocol=5)
