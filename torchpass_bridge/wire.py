@@ -27,7 +27,7 @@ BUCKET = "torchpass"
 BEAT_S = 0.1
 """Between two statuses of a member that has nothing new to say."""
 
-ATTEMPTS = 1000
+ATTEMPTS = 1 << 20
 """More than any incident has."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

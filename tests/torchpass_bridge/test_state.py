@@ -86,7 +86,7 @@ def test_an_optimizer_that_needs_to_be_asked_is_refused_by_name() -> None:
 
 def test_a_fit_tells_models_and_optimizers_apart_and_is_alike_for_alike_ones() -> None:
     def fit(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> object:
-        return State([net], [optimizer]).fit(CPU, "")
+        return State([net], [optimizer]).fit(CPU, "", 4)
 
     same = [fit(*made(seed)) for seed in (0, 1)]
     assert same[0] == same[1]

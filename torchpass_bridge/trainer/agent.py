@@ -55,6 +55,8 @@ class Agent:
         self.present: Group | None = None
         self.next: Group | None = None
         self.failure: BaseException | None = None
+        self.refused = ""
+        """Why it can never take a rank."""
         self.member: Member | None = None
         self.device = torch.device("cpu")
         """Of the tensors that the groups are for."""
@@ -231,6 +233,9 @@ class Agent:
         """A coordinator that has not heard it for long takes it for gone, and forgets it."""
         async for spares in self._records.watch_spares():
             job, member = self.job, self.member
+            if member is not None and member.id in spares and spares[member.id].value.refused:
+                self.refused = spares[member.id].value.refused
+                self._notify()
             if member is None or member.id in spares or (job and (job.ended or job.rank_of(member.id) is not None)):
                 continue
             if self.duty.rank is None and not self.duty.fenced:

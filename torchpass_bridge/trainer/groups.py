@@ -74,7 +74,7 @@ def build(
     build_s: float,
     group_s: float,
 ) -> Group:
-    """Blocks until all members have come, in a thread of its own. RuntimeError when they do not within `build_s`."""
+    """Blocks until all members have come, in a thread of its own. TimeoutError or RuntimeError when one does not."""
     if device.type == "cuda":
         return _nccl(key, rank, world, store, device, group_s)
     backend = _gloo(store, rank, world, address, build_s)

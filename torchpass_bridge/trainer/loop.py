@@ -202,11 +202,8 @@ class Loop:
             raise Stopped(
                 f"{self.settings.job} has ended before its steps were done ({todo.ended}), at step {self.step}"
             )
-        job = self.agent.job
-        if job is not None and self.agent.member is not None and self.rank is None and todo.rank is None:
-            why = job.members[0].fit.misfits(self.agent.member.fit) if job.members else ""
-            if why:
-                raise Refused(f"this spare does not fit {self.settings.job}: {why}")
+        if self.agent.refused and self.rank is None:
+            raise Refused(f"this spare can never take a rank of {self.settings.job}: {self.agent.refused}")
         return False
 
     def _attend(self, todo: Duty) -> Turn | None:

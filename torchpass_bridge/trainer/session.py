@@ -170,7 +170,7 @@ class Run:
         if fresh:
             loop.state.materialize()
         told = " | ".join(replica.settings() for replica in self._replicas)
-        fit = loop.state.fit(self.device, f"world {self.world} | {told}")
+        fit = loop.state.fit(self.device, told, self.world)
         if fresh and not self.spare:
             loop.state.forget()  # an optimizer's first step may differ from one with zeros
         settings = self.settings

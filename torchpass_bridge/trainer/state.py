@@ -62,7 +62,7 @@ class State:
                         p.copy_(value)
                         p.grad = grad
 
-    def fit(self, device: torch.device, loop: str) -> Fit:
+    def fit(self, device: torch.device, loop: str, world: int) -> Fit:
         """Called with the optimizers' tensors made."""
         pieces = self.pieces()
         model = hashlib.sha256()
@@ -81,7 +81,7 @@ class State:
         return Fit(
             torch=str(torch.__version__), device=name, model=model.hexdigest()[:16],
             optimizer=optimizer.hexdigest()[:16], state_bytes=sum(p.tensor.numel() for p in pieces),
-            threads=torch.get_num_threads(), loop=loop,
+            threads=torch.get_num_threads(), loop=loop, world=world,
         )  # fmt: skip
 
     def _tensors(self, *, bare: bool) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,116 @@
+"""A training script as a user writes it, with torchpass's five lines and as it was before; run in a forked process.
+
+Dropout by the default generator, data with a position of its own, a scheduler, several buckets: everything of which a
+job's last bits can depend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from small_model import Batches, Net
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from torchpass_bridge import trainer as torchpass
+
+
+class Plan:
+    """What a process is told by the test, as JSON in its environment."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        self.steps: int = said.get("steps", 60)
+        self.width: int = said.get("width", 64)
+        self.layers: int = said.get("layers", 3)
+        self.bucket_mb: float = said.get("bucket_mb", 0.02)
+        self.sleep_s: float = said.get("sleep_s", 0.0)
+        self.norm: bool = said.get("norm", False)
+        self.late_collective: bool = said.get("late_collective", False)
+        """The step ends with a collective, after the optimizer's step."""
+        self.dropout: float = said.get("dropout", 0.1)
+
+
+def made(plan: Plan, rank: int) -> tuple[Net, torch.optim.Optimizer, Any, Batches]:
+    torch.manual_seed(0)
+    net = Net(plan.width, plan.layers, norm=plan.norm)
+    for part in net.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = plan.dropout
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
+    torch.manual_seed(77 + rank)
+    return net, optimizer, scheduler, Batches(rank, plan.width)
+
+
+def one_step(plan: Plan, ddp: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches) -> None:
+    x, y = next(data)
+    optimizer.zero_grad()
+    loss = cross_entropy(ddp(x), y)
+    loss.backward()
+    optimizer.step()
+    if plan.late_collective:
+        dist.all_reduce(loss.detach())
+    scheduler.step()
+    if plan.sleep_s:
+        time.sleep(plan.sleep_s)
+
+
+def told(net: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches, times_s: list[float]) -> dict[str, Any]:
+    """All that must be alike on all ranks of all runs (`hash`), and what must be of one rank (`own`)."""
+    weights = hashlib.sha256()
+    for parameter in net.parameters():
+        weights.update(parameter.detach().numpy().tobytes())
+        for value in optimizer.state[parameter].values():
+            weights.update(value.numpy().tobytes())
+    weights.update(json.dumps([scheduler.state_dict(), optimizer.param_groups[0]["lr"]], default=str).encode())
+    own = hashlib.sha256(torch.get_rng_state().numpy().tobytes() + data.state_dict()["generator"].numpy().tobytes())
+    own.update(str(data.drawn).encode())
+    step_s = sorted(times_s)[len(times_s) // 2] if times_s else 0.0
+    return {"hash": weights.hexdigest()[:16], "own": own.hexdigest()[:16], "step_s": step_s, "times_s": times_s}
+
+
+def stock(environment: dict[str, str], out: Path) -> None:
+    """As it was before: plain DDP, nothing of torchpass."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    plan, rank, world = Plan(json.loads(os.environ["PLAN"])), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(str(out.parent / "rendezvous"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    net, optimizer, scheduler, data = made(plan, rank)
+    ddp = DistributedDataParallel(net, bucket_cap_mb=plan.bucket_mb)
+    times_s = []
+    for _ in range(plan.steps):
+        began_s = time.perf_counter()
+        one_step(plan, ddp, optimizer, scheduler, data)
+        times_s.append(time.perf_counter() - began_s)
+    out.write_text(json.dumps({"rank": rank, **told(net, optimizer, scheduler, data, times_s)}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def protected(environment: dict[str, str], out: Path) -> None:
+    """The same with torchpass."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, filename=out.with_suffix(".log"), format="%(asctime)s %(message)s")
+    plan = Plan(json.loads(os.environ["PLAN"]))
+    run = torchpass.join()
+    net, optimizer, scheduler, data = made(plan, 0 if run.spare else run.rank)
+    ddp = run.wrap(net, bucket_cap_mb=plan.bucket_mb)
+    run.protect(optimizer, scheduler=scheduler, data=data)
+    times_s = []
+    for _ in run.steps(plan.steps):
+        began_s = time.perf_counter()
+        with run.step():
+            one_step(plan, ddp, optimizer, scheduler, data)
+        times_s.append(time.perf_counter() - began_s)
+    out.write_text(json.dumps({"rank": run.rank, **told(net, optimizer, scheduler, data, times_s)}))
+    run.close()
