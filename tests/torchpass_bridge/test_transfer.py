@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -52,8 +52,10 @@ class Giving:
     def members(self) -> list[Member]:
         return [Member(f"g{n}", f"h{n}", n, giver.address, FIT) for n, giver in enumerate(self.givers)]
 
-    def sources(self, step: int = 5, settings: Settings = SETTINGS) -> Sources:
-        return Sources(settings, self.members(), GROUP, step)
+    def sources(
+        self, step: int = 5, settings: Settings = SETTINGS, wanted: Callable[[], bool] = lambda: True
+    ) -> Sources:
+        return Sources(settings, self.members(), GROUP, step, wanted)
 
 
 @pytest.fixture
@@ -73,11 +75,11 @@ def test_the_state_comes_from_several_at_once(giving: Giving) -> None:
     chunks = chunks_of(net)
     with giving.sources() as sources:
         assert sources.layouts() == {chunks.layout}
-        told = sources.take(chunks, lambda: True)
+        told = sources.take(chunks)
         assert sources.own(giving.members()[0]) == b"own"
     assert same(net, giving.nets[0])
     with giving.sources() as sources:
-        assert sources.take(chunks, lambda: True) == told
+        assert sources.take(chunks) == told
 
 
 def test_nothing_is_given_of_another_step(giving: Giving) -> None:
@@ -114,7 +116,7 @@ def test_what_is_sent_while_the_giver_goes_on_is_not_used(giving: Giving) -> Non
         giver.gate.open(offer)
     net = net_of(1)
     with giving.sources() as sources, pytest.raises(NotTaken, match="went on before all was sent"):
-        sources.take(chunks_of(net), lambda: True)
+        sources.take(chunks_of(net))
 
 
 class Damaging:
@@ -159,8 +161,8 @@ def test_a_damaged_chunk_comes_again_from_another_one(giving: Giving, caplog: py
     bad = Damaging(first.address, damages=2)
     net = net_of(1)
     members = [msgspec.structs.replace(first, address=bad.address), second]
-    with Sources(SETTINGS, members, GROUP, 5) as sources:
-        sources.take(chunks_of(net), lambda: True)
+    with Sources(SETTINGS, members, GROUP, 5, lambda: True) as sources:
+        sources.take(chunks_of(net))
     assert bad.damages == 0
     assert same(net, giving.nets[0])
     assert "did not arrive from g0" in caplog.text
@@ -170,8 +172,8 @@ def test_one_source_that_goes_is_made_up_for_by_the_other(giving: Giving) -> Non
     first, second = giving.members()
     members = [msgspec.structs.replace(first, address=Damaging(first.address, cut_after=300_000).address), second]
     net = net_of(1)
-    with Sources(SETTINGS, members, GROUP, 5) as sources:
-        sources.take(chunks_of(net), lambda: True)
+    with Sources(SETTINGS, members, GROUP, 5, lambda: True) as sources:
+        sources.take(chunks_of(net))
     assert same(net, giving.nets[0])
 
 
@@ -179,20 +181,27 @@ def test_no_source_is_left(giving: Giving) -> None:
     members = [
         msgspec.structs.replace(m, address=Damaging(m.address, cut_after=300_000).address) for m in giving.members()
     ]
-    with Sources(SETTINGS, members, GROUP, 5) as sources, pytest.raises(NotTaken, match="closed by the other end"):
-        sources.take(chunks_of(net_of(1)), lambda: True)
+    with (
+        Sources(SETTINGS, members, GROUP, 5, lambda: True) as sources,
+        pytest.raises(NotTaken, match="closed by the other end"),
+    ):
+        sources.take(chunks_of(net_of(1)))
 
 
 def test_a_source_that_damages_everything_is_given_up(giving: Giving) -> None:
     member = giving.members()[0]
     members = [msgspec.structs.replace(member, address=Damaging(member.address, damages=1000).address)]
-    with Sources(SETTINGS, members, GROUP, 5) as sources, pytest.raises(NotTaken):
-        sources.take(chunks_of(net_of(1)), lambda: True)
+    with Sources(SETTINGS, members, GROUP, 5, lambda: True) as sources, pytest.raises(NotTaken):
+        sources.take(chunks_of(net_of(1)))
 
 
 def test_it_stops_when_it_is_not_wanted_any_more(giving: Giving) -> None:
-    with giving.sources() as sources, pytest.raises(NotTaken, match="not wanted"):
-        sources.take(chunks_of(net_of(1)), lambda: False)
+    """A giver that does not answer holds nobody up then."""
+    for giver in giving.givers:
+        giver.gate.close()
+    asked = iter([True] * 3)
+    with pytest.raises(NotTaken, match="not wanted"), giving.sources(wanted=lambda: next(asked, False)) as sources:
+        sources.layouts()
 
 
 def test_a_long_frame_before_the_hello_is_not_read(giving: Giving) -> None:

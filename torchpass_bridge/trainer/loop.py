@@ -34,6 +34,9 @@ from torchpass_bridge.trainer.state import State
 from torchpass_bridge.trainer.taking import NotTaken, Sources
 from torchpass_bridge.wire import Doing
 
+CLOSE_S = 1.0
+"""After the next group is trained in: the old one goes."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -259,7 +262,9 @@ class Loop:
         install(group)
         self.agent.tell(doing="training", step=self.step, generation=group.key[0], peer_gone=self._broken, trouble="")
         if old is not None:
-            threading.Thread(target=old.close, name="torchpass-close", daemon=True).start()
+            closing = threading.Timer(CLOSE_S, old.close)  # it takes some ms, and holds everybody up meanwhile
+            closing.daemon = True
+            closing.start()
 
     def _go_alone(self, turn: Turn) -> Turn:
         if not self._alone:
@@ -290,14 +295,14 @@ class Loop:
             return agent.duty.build == build and agent.duty.take is not None
 
         try:
-            with Sources(self.settings, todo.take_from, build, todo.at_step) as sources:
+            with Sources(self.settings, todo.take_from, build, todo.at_step, wanted) as sources:
                 self.heir.inherit(todo, sources, agent.job)
                 if self.heir.at < todo.at_step:
                     return self._go_alone(Turn(self.heir.at, alone=True))
                 self._clear()
                 chunks = self._room_for(sources)
                 self.step = -1
-                digest = sources.take(chunks, wanted)
+                digest = sources.take(chunks)
         except NotTaken as error:
             if wanted():
                 agent.tell(step=self.step, trouble=f"the state could not be taken over: {error}")

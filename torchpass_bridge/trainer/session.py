@@ -10,6 +10,7 @@ for step in run.steps(500):
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
@@ -56,7 +57,7 @@ class Run:
         self.device = torch.device("cpu")
         self._buddy = Buddy(settings)
         self._agent = Agent(settings, self._buddy)
-        self._giver = Giver(settings.address, settings.key, settings.times.stall_s, self._may_keep)
+        self._giver = Giver(settings.address, settings.key, settings.times.build_s, self._may_keep)
         self._replicas: list[Replica] = []
         self._modules: list[torch.nn.Module] = []
         self._solo: Group | None = None
@@ -83,6 +84,7 @@ class Run:
         return self.settings.rank is None
 
     def _open(self) -> None:
+        atexit.register(self.close)
         self._giver.start()
         self._buddy.start()
         self._agent.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import socket
 import threading
@@ -15,6 +16,7 @@ from torchpass_bridge.trainer.own import opened
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Member
 
+POLL_S = 0.02
 BAD_CHUNKS = 3
 """A source with so many chunks that did not arrive as they were is asked no more."""
 
@@ -26,23 +28,21 @@ class NotTaken(Exception):  # noqa: N818 (what is so)
 
 
 class Sources:
-    """Connections to those that hold the state at `step`, for the members of `group`."""
+    """Connections to those that hold the state at `step`, for the members of `group`.
 
-    def __init__(self, settings: Settings, members: Sequence[Member], group: Key, step: int) -> None:
+    `wanted` turns False when it is not to be gone on with: then all waiting ends."""
+
+    def __init__(
+        self, settings: Settings, members: Sequence[Member], group: Key, step: int, wanted: Callable[[], bool]
+    ) -> None:
         self._settings, self._group, self._step = settings, group, step
         self._members = members
+        self._wanted = wanted
         self._open: dict[str, socket.socket] = {}
         self._why: list[str] = []
 
     def __enter__(self) -> Sources:
-        threads = [
-            threading.Thread(target=self._connect, args=(member,), name="torchpass-take", daemon=True)
-            for member in self._members
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self._each({member.id: functools.partial(self._connect, member) for member in self._members})
         if not self._open:
             raise NotTaken("; ".join(self._why) or "there is nobody to take it from")
         return self
@@ -50,6 +50,27 @@ class Sources:
     def __exit__(self, *_: object) -> None:
         for sock in self._open.values():
             sock.close()
+
+    def _each(self, work: dict[str, Callable[[], None]]) -> None:
+        """Each in a thread of its own, until all are done. NotTaken when it is not wanted any more."""
+        threads = [threading.Thread(target=do, name=f"torchpass-{name}", daemon=True) for name, do in work.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(POLL_S)
+                if not self._wanted():
+                    self._hang_up()
+                    thread.join()
+        if not self._wanted():
+            raise NotTaken("it is not wanted any more")
+
+    def _hang_up(self) -> None:
+        for sock in tuple(self._open.values()):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
     def _connect(self, member: Member) -> None:
         try:
@@ -62,12 +83,19 @@ class Sources:
         return connect(address, self._settings.key, self._settings.id, times.connect_s, times.stall_s)
 
     def layouts(self) -> set[str]:
-        """Of those that answer; who does not is left out. One, unless something is very wrong."""
+        """Of those that answer; who does not is left out. One, unless something is very wrong.
+
+        A source may still be busy with a step that it does alone: it is waited for longer than for any other answer."""
         found = set()
-        for name, sock in tuple(self._open.items()):
+
+        def one(name: str, sock: socket.socket) -> None:
+            sock.settimeout(self._settings.times.build_s)
             reply = self._ask(name, sock, Ask("table", self._group, self._step))
             if reply is not None:
+                sock.settimeout(self._settings.times.stall_s)
                 found.add(reply.layout)
+
+        self._each({name: functools.partial(one, name, sock) for name, sock in self._open.items()})
         if not found:
             raise NotTaken("; ".join(self._why))
         return found
@@ -111,32 +139,21 @@ class Sources:
         if sock is not None:
             sock.close()
 
-    def take(self, chunks: Chunks, wanted: Callable[[], bool]) -> str:
-        """Fills `chunks`; the digest of it all. `wanted` turns False when it is not to be gone on with."""
+    def take(self, chunks: Chunks) -> str:
+        """Fills `chunks`; the digest of it all."""
         work = _Work(len(chunks), len(self._open))
-        threads = [
-            threading.Thread(
-                target=self._pull, args=(name, sock, chunks, work, wanted), name="torchpass-take", daemon=True
-            )
-            for name, sock in self._open.items()
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if not wanted():
-            raise NotTaken("it is not wanted any more")
+        self._each({name: functools.partial(self._pull, name, sock, chunks, work) for name, sock in self._open.items()})
         if None in work.digests:
             raise NotTaken("; ".join(self._why) or "no source is left")
         return digest_of([found for found in work.digests if found is not None])
 
-    def _pull(self, name: str, sock: socket.socket, chunks: Chunks, work: _Work, wanted: Callable[[], bool]) -> None:
+    def _pull(self, name: str, sock: socket.socket, chunks: Chunks, work: _Work) -> None:
         """Two chunks are asked for ahead, so that the source never waits for the next one to be named."""
         staging = Staging(chunks.chunk_bytes)
         asked: collections.deque[int] = collections.deque()
         bad = 0
         try:
-            while wanted() and bad < BAD_CHUNKS:
+            while self._wanted() and bad < BAD_CHUNKS:
                 while len(asked) < 2 and (number := work.next(name)) is not None:
                     asked.append(number)
                     send(sock, Ask("chunk", self._group, self._step, number))
