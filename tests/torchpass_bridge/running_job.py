@@ -10,13 +10,15 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import job_script
 
+from torchpass_bridge.coordinator import Coordinator
+from torchpass_bridge.desk import Clock
 from torchpass_bridge.store.records import Records
 from torchpass_bridge.store.server import Server
 from torchpass_bridge.wire import Answer, Ask, Entry, Job, Status
@@ -41,15 +43,13 @@ class RunningJob:
         self._server = Server(folder / "store")
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
-        self._coordinator: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> RunningJob:
         self.folder.mkdir(parents=True, exist_ok=True)
         await self._server.start()
         self.records = await Records.connect(self._server.url, "test")
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._listen())]
-        await self.start_coordinator()
+        self._tasks = [loop.create_task(work()) for work in (self._watch, self._listen, self._coordinate)]
         for rank in range(self.world):
             self.start(f"h{rank}", RANK=str(rank))
         for number in range(self._spares):
@@ -61,9 +61,6 @@ class RunningJob:
             if process.is_alive():
                 process.kill()
             process.join()
-        if self._coordinator is not None and self._coordinator.returncode is None:
-            self._coordinator.kill()
-            await self._coordinator.wait()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -71,13 +68,9 @@ class RunningJob:
         await self._server.stop()
 
     # processes
-    async def start_coordinator(self) -> None:
-        environment = {**os.environ, "TORCHPASS_STORE": self._server.url, "TORCHPASS_KEY": KEY}
-        command = [*COORDINATOR, self._server.url, self.name, str(self.world)]
-        with open(self.folder / "coordinator.log", "ab") as log:
-            self._coordinator = await asyncio.create_subprocess_exec(
-                sys.executable, *command, stdout=log, stderr=log, env=environment
-            )
+    async def _coordinate(self) -> None:
+        clock = Clock(time.monotonic, time.time)  # noqa: TID251 (the ledger's)
+        await Coordinator(self.records, clock, (self.name,), key=lambda job: KEY.encode()).run()
 
     def start(self, host: str, **told: str) -> None:
         environment = {
@@ -165,9 +158,6 @@ class RunningJob:
 
     async def entries(self) -> list[Entry]:
         return await self.records.entries(0.0, self.name)
-
-
-COORDINATOR: list[str] = [os.environ.get("COORD", "")]
 
 
 def run_stock(folder: Path, world: int, plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ class Agent:
         self._building: Building | None = None
         self._changed = threading.Condition()
         self._version = 0
+        self._begun = False
         self._sequence = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._nudge: asyncio.Event | None = None
@@ -147,7 +148,7 @@ class Agent:
     def _look(self) -> None:
         """What the record asks for now."""
         job = self.job
-        if job is None:
+        if job is None or not self._concerns(job):
             return
         found = duty(job, self.settings.id)
         present = self.present
@@ -168,6 +169,13 @@ class Agent:
         )  # fmt: skip
         self.duty = found
         self._notify(attention=not calm)
+
+    def _concerns(self, job: Job) -> bool:
+        """A record of this run, rather than of an ended one of the same name."""
+        me = self.settings.id
+        known = me in job.fenced or job.rank_of(me) is not None
+        self._begun = self._begun or known or (self.settings.rank is None and not job.ended)
+        return self._begun
 
     def _built(self, group: Group) -> None:
         """In the building thread."""

@@ -202,9 +202,8 @@ class Loop:
             if self.rank is not None and self.step >= 0 and self.heir.at == self.step:
                 for call in self.on_stop:
                     call(self.step)
-            raise Stopped(
-                f"{self.settings.job} has ended before its steps were done ({todo.ended}), at step {self.step}"
-            )
+            why = self.agent.job.why if self.agent.job is not None else ""
+            raise Stopped(f"{self.settings.job} has ended at step {self.step} of {self.total}: {why or todo.ended}")
         if self.agent.refused and self.rank is None:
             raise Refused(f"this spare can never take a rank of {self.settings.job}: {self.agent.refused}")
         return False

@@ -7,8 +7,10 @@ small and quick: some 10 kB, 0.1 ms. It is what a step that broke begins with ag
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import hmac
+import io
 import pickle
 import random
 import sys
@@ -56,7 +58,11 @@ class Own:
         normalisation are so from the start: their kernels write to them without counting it."""
 
     def take(self) -> bytes:
-        return pickle.dumps({"shared": self._take_shared(), "own": self._take_own()}, protocol=5)
+        told = io.BytesIO()
+        pickler = pickle.Pickler(told, protocol=5)
+        pickler.dispatch_table = _QUICK
+        pickler.dump({"shared": self._take_shared(), "own": self._take_own()})
+        return told.getvalue()
 
     def put(self, data: bytes, *, only_shared: bool = False) -> None:
         """Back to what it was when `data` was taken. `data` comes from this process, or was `opened`."""
@@ -106,7 +112,7 @@ class Own:
             "python": random.getstate(),
             "numpy": numpy.random.get_state() if numpy else None,
             "generators": [_generator_state(generator) for generator in self._generators],
-            "buffers": {name: self._buffers[name].detach().cpu().clone() for name in sorted(self._moving)},
+            "buffers": {name: self._buffers[name].detach() for name in sorted(self._moving)},
             "named": {name: stateful.state_dict() for name, stateful in self._own.items()},
         }
 
@@ -162,6 +168,22 @@ def opened(key: bytes, rank: int, step: int, data: bytes) -> bytes:
 
 def _mark(key: bytes, rank: int, step: int, data: bytes) -> bytes:
     return hmac.new(key, f"own {rank} {step} ".encode() + data, hashlib.sha256).digest()
+
+
+def _tensor(data: bytes, kind: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape) if data else torch.empty(shape, dtype=kind)
+
+
+def _reduce(tensor: torch.Tensor) -> Any:
+    """A tenth of the time that torch's own way takes: most of what is noted are small tensors."""
+    if tensor.layout != torch.strided or type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return tensor.__reduce_ex__(5)
+    flat = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+    return _tensor, (flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
+
+
+_QUICK = copyreg.dispatch_table.copy()
+_QUICK[torch.Tensor] = _reduce
 
 
 def _bytes(data: bytes) -> torch.Tensor:
