@@ -216,8 +216,9 @@ def test_what_is_kept_of_a_rank_is_the_newest_that_is_not_too_new(giving: Giving
     kept = giving.givers[1].kept
     for step in range(9):
         kept.keep(0, step, sealed(KEY, 0, step, b"%d" % step))
-    giving.givers[0].kept.keep(0, 6, sealed(KEY, 0, 6, b"6"))
+    giving.givers[0].kept.keep(0, 5, sealed(KEY, 0, 5, b"5"))
     assert taking.kept_of(SETTINGS, giving.members(), 0, 7) == (7, b"7")
+    assert taking.kept_of(SETTINGS, giving.members(), 0, 6) == (5, b"5")  # enough: the others are not asked
     assert taking.kept_of(SETTINGS, giving.members(), 0, 20) == (8, b"8")
     assert taking.kept_of(SETTINGS, giving.members(), 1, 20) is None
     kept.keep(1, 3, b"x" * 40)

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable
 
 from torchpass_bridge.core.duty import Duty
+from torchpass_bridge.trainer.buddy import buddy_of
 from torchpass_bridge.trainer.own import Own
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.taking import Sources, kept_of
-from torchpass_bridge.wire import Job
+from torchpass_bridge.wire import Job, Member
 
 KEPT = 3
 """Boundaries that one can go back to."""
@@ -82,8 +83,7 @@ class Heir:
             self._hook(rank, step)
             self.at = step
             return
-        alive = [member for member in job.members if member.id not in job.fenced] if job else []
-        kept = kept_of(self._settings, alive, rank, step)
+        kept = kept_of(self._settings, _likely(job, rank) if job else [], rank, step)
         if kept is not None:
             self.at, data = kept
             self._own.put(data)
@@ -106,3 +106,10 @@ class Heir:
         self._notes.clear()
         if self.rank is not None:
             self.note(self.rank, step)
+
+
+def _likely(job: Job, rank: int) -> list[Member]:
+    """Who may have kept it: the rank's buddy, then the others."""
+    buddy = buddy_of(job.members, rank)
+    members = [member for member in job.members if member.id not in job.fenced]
+    return sorted(members, key=lambda member: buddy is None or member.id != buddy.id)

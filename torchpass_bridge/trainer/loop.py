@@ -217,6 +217,8 @@ class Loop:
         present = self.agent.present
         sound = present is not None and present.key == todo.group and not (self._broken or present.released)
         if sound and not todo.release and self.step < self.total and todo.pause_at != self.step:
+            if not self._entered:
+                self._paused_s = None  # it stood still for something that was cancelled
             self._say("training")
             return self._train()
         if self.rank is not None:

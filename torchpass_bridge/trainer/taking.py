@@ -7,6 +7,7 @@ import functools
 import logging
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 
 from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, connect, receive, receive_all, send
@@ -17,6 +18,7 @@ from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Member
 
 POLL_S = 0.02
+MAX_SOURCES = 8
 BAD_CHUNKS = 3
 """A source with so many chunks that did not arrive as they were is asked no more."""
 
@@ -36,7 +38,7 @@ class Sources:
         self, settings: Settings, members: Sequence[Member], group: Key, step: int, wanted: Callable[[], bool]
     ) -> None:
         self._settings, self._group, self._step = settings, group, step
-        self._members = members
+        self._members = _some(members, settings.id)
         self._wanted = wanted
         self._open: dict[str, socket.socket] = {}
         self._why: list[str] = []
@@ -191,6 +193,12 @@ class Sources:
                 work.again(number)
 
 
+def _some(members: Sequence[Member], me: str) -> Sequence[Member]:
+    """Not more than are of use, and other ones for each that takes."""
+    start = zlib.crc32(me.encode()) % max(len(members), 1)
+    return [*members[start:], *members[:start]][:MAX_SOURCES]
+
+
 class _Work:
     """Which chunks are left: shared by the threads that pull from one source each."""
 
@@ -239,7 +247,10 @@ class _Work:
 
 
 def kept_of(settings: Settings, members: Sequence[Member], rank: int, step: int) -> tuple[int, bytes] | None:
-    """What is kept anywhere of what belonged to `rank` alone: the newest that is not newer than `step`."""
+    """What is kept anywhere of what belonged to `rank` alone: the newest that is not newer than `step`.
+
+    `members`: the likeliest ones first. Who has it at the step before knows all that there is to know: of a rank that
+    died in a step, nothing newer was ever sent."""
     best: tuple[int, bytes] | None = None
     for member in members:
         try:
@@ -249,6 +260,8 @@ def kept_of(settings: Settings, members: Sequence[Member], rank: int, step: int)
                 reply = receive(sock, Reply)
             if not reply.why and (best is None or reply.step > best[0]):
                 best = reply.step, opened(settings.key, rank, reply.step, reply.data)
+            if best is not None and best[0] >= step - 1:
+                break
         except (ChannelError, ValueError) as error:
             _log.warning("what %s keeps of rank %d is not known: %s", member.id, rank, error)
     return best
