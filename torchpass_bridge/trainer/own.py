@@ -177,7 +177,7 @@ def _tensor(data: bytes, kind: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
 def _reduce(tensor: torch.Tensor) -> Any:
     """A tenth of the time that torch's own way takes: most of what is noted are small tensors."""
     if tensor.layout != torch.strided or type(tensor) is not torch.Tensor or tensor.requires_grad:
-        return tensor.__reduce_ex__(5)
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     flat = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
     return _tensor, (flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
 
