@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from torchpass_bridge.cli_spare import spare
+from torchpass_bridge.cli.spare import spare
 from torchpass_bridge.exits import FENCED, OVER, REFUSED
 from torchpass_bridge.spare import MAX_WAIT_S, SOUND_S, WAIT_S, Launcher, after
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -61,7 +62,7 @@ def from_environment(told: Mapping[str, str], times: Times) -> Settings:
     times.check()
     spare = told.get("TORCHPASS_SPARE", "") not in ("", "0")
     job = check_name(_needed(told, "TORCHPASS_JOB", "the job's name"))
-    store = _needed(told, "TORCHPASS_STORE", "the store's address, as `torchpass store` prints it")
+    store = _store(_needed(told, "TORCHPASS_STORE", "the store's address, as `torchpass store` prints it"))
     world = _number(told, "WORLD_SIZE", "how many ranks the job has")
     rank = None if spare else _number(told, "RANK", "this process's rank (or TORCHPASS_SPARE=1: a spare)")
     if rank is not None and rank >= world:
@@ -95,6 +96,20 @@ def _number(told: Mapping[str, str], name: str, words: str) -> int:
     if not value.isdecimal():
         raise ValueError(f"{name}={value!r} is no number: {words}")
     return int(value)
+
+
+def _store(said: str) -> str:
+    """An address as it is; else from a file that holds it, or the folder of a store on this machine."""
+    if "://" in said:
+        return said
+    if Path(said).is_file():
+        return Path(said).read_text().strip()
+    from torchpass_bridge.store.server import ServerError, url_of
+
+    try:
+        return url_of(Path(said))
+    except ServerError as error:
+        raise ValueError(f"TORCHPASS_STORE={said}: {error}") from None
 
 
 def _key(told: Mapping[str, str]) -> bytes:

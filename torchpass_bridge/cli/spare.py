@@ -6,10 +6,11 @@ import os
 
 import click
 
+from torchpass_bridge.cli.common import address
 from torchpass_bridge.spare import Launcher
 
 _TOLD = {
-    "store": ("TORCHPASS_STORE", "The store's address (nats://user:password@host:port)."),
+    "store": ("TORCHPASS_STORE", "nats://[user:password@]host:port, a file that holds it, or the store's folder."),
     "job": ("TORCHPASS_JOB", "The job's name."),
     "key-file": ("TORCHPASS_KEY_FILE", "A file with the job's key."),
     "world": ("WORLD_SIZE", "How many ranks the job has."),
@@ -38,6 +39,7 @@ def spare(command: tuple[str, ...], **told: str | None) -> None:
     )
     if missing:
         raise click.UsageError(f"missing: {', '.join(missing)} (each may also be given in the environment)")
+    environment["TORCHPASS_STORE"] = address(environment["TORCHPASS_STORE"])
     launcher = Launcher(command, environment, lambda line: click.echo(f"torchpass spare: {line}", err=True))
     raise SystemExit(launcher.run())
 
