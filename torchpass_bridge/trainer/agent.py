@@ -25,6 +25,9 @@ from torchpass_bridge.trainer.groups import Group
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Doing, Job, Member, Spare, Status, prove
 
+SEAT_S = 2.0
+"""Between two looks at this process's seat, until the job begins."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -134,8 +137,8 @@ class Agent:
             self._up.set_result(None)
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(work()) for work in (self._watch, self._beat)]
-                if self.settings.rank is None:
-                    running.append(tasks.create_task(self._stay_offered()))
+                stay = self._stay_offered if self.settings.rank is None else self._stay_seated
+                running.append(tasks.create_task(stay()))
                 await self._over.wait()
                 for task in running:
                     task.cancel()
@@ -231,6 +234,16 @@ class Agent:
                 _log.warning("%s: asked again", error)
                 await asyncio.sleep(0.2)
         self._say_soon()
+
+    async def _stay_seated(self) -> None:
+        """Until the job begins: a coordinator that has not heard it for long clears its seat."""
+        while not self._begun:
+            await asyncio.sleep(SEAT_S)
+            if self.member is not None and self.settings.rank is not None and not self._begun:
+                try:
+                    await self._records.seat(self.settings.job, self.settings.rank, self.member)
+                except StoreAway as error:
+                    _log.warning("%s: asked again", error)
 
     def _spare(self, member: Member) -> Spare:
         settings = self.settings

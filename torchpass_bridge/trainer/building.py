@@ -35,7 +35,7 @@ class Building:
 
     def aim(self, duty: Duty, present: Group | None, following: Group | None) -> None:
         """Build what the duty asks for, unless it stands or is being built."""
-        key, members = _target(duty, present)
+        key, members = _target(duty, present, self._settings.id)
         if key is None:
             self._stop()
         elif key == self._wanted or (following is not None and following.key == key):
@@ -81,11 +81,12 @@ class Building:
             self._failed(why)
 
 
-def _target(duty: Duty, present: Group | None) -> tuple[Key | None, tuple[Member, ...]]:
+def _target(duty: Duty, present: Group | None, me: str) -> tuple[Key | None, tuple[Member, ...]]:
     if duty.fenced or duty.ended:
         return None, ()
     if duty.build is not None:
         return duty.build, duty.build_members
-    if duty.rank is not None and duty.group[0] and (present is None or present.key < duty.group):
+    holds = duty.rank is not None and duty.rank < len(duty.members) and duty.members[duty.rank].id == me
+    if holds and (present is None or present.key < duty.group):  # a spare that is only claimed holds none yet
         return duty.group, duty.members
     return None, ()
