@@ -16,7 +16,7 @@ from torchpass_bridge.exits import FENCED, OVER, REFUSED
 pytestmark = pytest.mark.e2e
 
 WORLD = 4
-PLAN = {"steps": 60}
+PLAN = {"steps": 40}
 
 Told = list[dict[str, Any]]
 
@@ -65,7 +65,7 @@ async def test_a_rank_is_killed_at_some_moment(tmp_path: Path, undisturbed: Told
     victim = f"h{chance.randrange(WORLD)}"
     async with running(tmp_path) as job:
         await job.until_spares(1)
-        await job.until_step(chance.randint(1, 30))
+        await job.until_step(chance.randint(1, 25))
         await asyncio.sleep(chance.uniform(0.0, 0.04))
         job.signal(victim, signal.SIGKILL)
         same(await job.finished(), undisturbed)
@@ -129,7 +129,7 @@ def _claimed(job: RunningJob, host: str) -> bool:
 
 async def test_a_spare_that_does_not_fit_is_refused_and_the_job_trains_on(tmp_path: Path, undisturbed: Told) -> None:
     async with running(tmp_path, spares=0) as job:
-        job.start_spare("s0", PLAN='{"steps": 60, "dropout": 0.2}')
+        job.start_spare("s0", PLAN='{"steps": 40, "dropout": 0.2}')
         await job.until_step(5)
         assert await job.code("s0") == REFUSED
         assert "model" in (tmp_path / "s0.log").read_text()

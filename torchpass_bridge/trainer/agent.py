@@ -28,6 +28,8 @@ from torchpass_bridge.wire import Doing, Job, Member, Spare, Status, prove
 SEAT_S = 2.0
 """Between two looks at this process's seat, until the job begins."""
 
+FIRST_S = 2.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -86,10 +88,28 @@ class Agent:
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(2.0)
 
-    def enlist(self, member: Member) -> None:
-        """As the holder of its rank, or as a spare. `store.records.Taken`, StoreAway."""
+    def enlist(self, member: Member, first: bytes) -> None:
+        """As the holder of its rank, or as a spare. `first`: what belongs to it alone, as `leave_first` keeps it.
+
+        `store.records.Taken` when the rank has a holder."""
         self.member = member
-        self.call(self._enlist(member)).result()
+        self.call(self._enlist(member, first)).result()
+
+    def leave_first(self, data: bytes) -> concurrent.futures.Future[None]:
+        """What belongs to this rank alone when this member begins with it: until a buddy has something newer."""
+        return self.call(self._records.scratch_set(self._first_key(self.settings.id), data))
+
+    def first_of(self, member_id: str) -> bytes | None:
+        """What another one left so; None too when the store does not answer."""
+        try:
+            found: bytes | None = self.call(self._records.scratch_get(self._first_key(member_id))).result(FIRST_S)
+        except (StoreAway, TimeoutError) as error:
+            _log.warning("what %s began with is not known: %s", member_id, error)
+            return None
+        return found
+
+    def _first_key(self, member_id: str) -> str:
+        return f"{self.settings.job}-first.{member_id}"
 
     def tell(self, **news: Any) -> None:
         """Say at once what has changed."""
@@ -222,10 +242,11 @@ class Agent:
             return Status(member=self.settings.id, sequence=self._sequence, **said)
 
     # its place
-    async def _enlist(self, member: Member) -> None:
+    async def _enlist(self, member: Member, first: bytes) -> None:
         while True:
             try:
                 if self.settings.rank is not None:
+                    await self._records.scratch_set(self._first_key(member.id), first)
                     await self._records.seat(self.settings.job, self.settings.rank, member)
                 else:
                     await self._records.offer(self._spare(member))

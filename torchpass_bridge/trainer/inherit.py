@@ -1,25 +1,30 @@
 """Where what belongs to a rank alone comes from, and up to which step it is known.
 
 From the one that leaves, at the cut. After a crash: from the script itself, if it can say (`own_at`); else from what
-the dead rank had left with a buddy, which may be some steps old; else from nobody: then generators are seeded anew, and
-the job goes on, but not to the last bit as it would have.
+the dead rank had left with a buddy, or in the store when it began, which may be some steps old; else from nobody: then
+generators are seeded anew, and the job goes on, but not to the last bit as it would have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import struct
 from collections.abc import Callable
 
 from torchpass_bridge.core.duty import Duty
 from torchpass_bridge.trainer.buddy import buddy_of
-from torchpass_bridge.trainer.own import Own
+from torchpass_bridge.trainer.own import Own, opened, sealed
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.taking import Sources, kept_of
 from torchpass_bridge.wire import Job, Member
 
+MAX_ALONE = 100
+"""Steps that are done again alone before generators are given up."""
 KEPT = 3
 """Boundaries that one can go back to."""
+
+_STEP = struct.Struct("!q")
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +32,15 @@ _log = logging.getLogger(__name__)
 class Heir:
     """`at`: the step that generators, schedulers and positions are at; -1: they are nobody's yet."""
 
-    def __init__(self, settings: Settings, own: Own, hook: Callable[[int, int], None] | None) -> None:
-        self._settings, self._own, self._hook = settings, own, hook
+    def __init__(
+        self,
+        settings: Settings,
+        own: Own,
+        hook: Callable[[int, int], None] | None,
+        first_of: Callable[[str], bytes | None],
+    ) -> None:
+        """`first_of`: what a member has left of its beginning (`first`), by its id."""
+        self._settings, self._own, self._hook, self._first_of = settings, own, hook, first_of
         self.rank = settings.rank
         self.at = 0 if settings.rank is not None else -1
         self._notes: dict[int, bytes] = {}
@@ -45,6 +57,11 @@ class Heir:
         while len(self._notes) > KEPT:
             del self._notes[min(self._notes)]
         return taken
+
+    def first(self) -> bytes:
+        """Of the boundary at which this member begins with its rank, for `first_of` of others."""
+        assert self.rank is not None
+        return _STEP.pack(self.at) + sealed(self._settings.key, self.rank, self.at, self.note(self.rank, self.at))
 
     def back_to(self, step: int) -> None:
         self._own.put(self._notes[step])
@@ -83,7 +100,7 @@ class Heir:
             self._hook(rank, step)
             self.at = step
             return
-        kept = kept_of(self._settings, _likely(job, rank) if job else [], rank, step)
+        kept = self._kept(job, rank, step) if job is not None else None
         if kept is not None:
             self.at, data = kept
             self._own.put(data)
@@ -97,6 +114,21 @@ class Heir:
         told = hashlib.sha256(f"{self._settings.job} {rank} {step}".encode()).digest()
         self._own.reseed(int.from_bytes(told[:7], "big"))
         self.at = step
+
+    def _kept(self, job: Job, rank: int, step: int) -> tuple[int, bytes] | None:
+        """By a buddy; or by the store, if the rank's holder had just begun."""
+        kept = kept_of(self._settings, _likely(job, rank), rank, step)
+        if kept is not None and kept[0] >= step - 1:
+            return kept
+        left = self._first_of(job.members[rank].id)
+        if left is not None and len(left) > _STEP.size:
+            (at,) = _STEP.unpack_from(left)
+            if (kept is None or at > kept[0]) and 0 <= step - at <= MAX_ALONE:
+                try:
+                    return at, opened(self._settings.key, rank, at, left[_STEP.size :])
+                except ValueError as error:
+                    _log.warning("%s", error)
+        return kept
 
     def finish(self, step: int) -> None:
         """The tensors are there: what goes with them is put in its place."""

@@ -66,7 +66,7 @@ class Loop:
     ) -> None:
         self.settings, self.agent = settings, agent
         self.state, self.own, self.replicas = state, own, replicas
-        self.heir = Heir(settings, own, hook)
+        self.heir = Heir(settings, own, hook, agent.first_of)
         self.rank = settings.rank
         self.step = 0 if settings.rank is not None else -1
         self.total = 0
@@ -309,6 +309,7 @@ class Loop:
                 agent.tell(step=self.step, trouble=f"the state could not be taken over: {error}")
             return None
         self.heir.finish(todo.at_step)
+        agent.leave_first(self.heir.first())
         self.step = todo.at_step
         agent.tell(step=self.step, holds=(*build, digest), trouble="")
         return None

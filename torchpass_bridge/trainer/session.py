@@ -180,7 +180,8 @@ class Run:
             Member(
                 id=settings.id, host=settings.host, pid=os.getpid(), address=self._giver.address, fit=fit,
                 accelerator=settings.accelerator, domain=settings.domain,
-            )
+            ),
+            loop.heir.first() if settings.rank is not None else b"",
         )  # fmt: skip
 
     def _may_keep(self, member: str, rank: int) -> bool:
