@@ -131,8 +131,19 @@ class RunningJob:
         )
 
     async def until_spares(self, count: int) -> None:
+        """So many wait, and are offered: free ones."""
+        free: set[str] = set()
         await self._until(
             lambda: sum(s.doing == "waiting" for s in self.heard.values()) >= count, f"{count} spares that wait"
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            while len(free) < count:
+                held = await self.records.spares()
+                free = {name for name, one in held.items() if not one.value.claimed_by}
+                await asyncio.sleep(0.05)
+        await self._until(
+            lambda: sum(name in free for name, s in self.heard.items() if s.doing == "waiting") >= count,
+            "their statuses",
         )
 
     async def until(self, is_so: Callable[[Job], bool], what: str) -> None:

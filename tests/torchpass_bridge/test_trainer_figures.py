@@ -1,0 +1,70 @@
+"""What a move costs, with a model of 10 M parameters (113 MB of state): printed, not judged, for machines differ.
+
+pytest -s tests/torchpass_bridge/test_trainer_figures.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from pathlib import Path
+
+import pytest
+from running_job import RunningJob, run_stock
+
+from torchpass_bridge.wire import Entry
+
+pytestmark = pytest.mark.e2e
+
+WORLD = 4
+BIG = {"steps": 100_000, "width": 1024, "layers": 9, "bucket_mb": 8.0}
+MOVES = int(os.environ.get("TORCHPASS_MOVES", "3"))
+
+
+def shown(kind: str, entries: list[Entry]) -> None:
+    pauses_ms = sorted(1e3 * entry.pause_s for entry in entries)
+    print(f"\n{kind}: pause ms p50 {statistics.median(pauses_ms):.0f}, max {pauses_ms[-1]:.0f}, n {len(pauses_ms)}, "
+          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    for entry in entries:
+        entered = [(name, at_s - entry.began_unix_s) for name, at_s in entry.phase_unix_s]
+        entered.append(("closed", entry.ended_unix_s - entry.began_unix_s))
+        phases = ", ".join(f"{name} +{1e3 * at_s:.0f}" for name, at_s in entered)
+        print(f"  {entry.pause_s * 1e3:.0f} ms ({phases})")
+
+
+@pytest.mark.parametrize("kind", ["planned", "crash"])
+async def test_what_a_move_costs(tmp_path: Path, kind: str) -> None:
+    async with RunningJob(tmp_path, "j", WORLD, 1, BIG) as job:
+        await job.until_step(3)
+        for number in range(MOVES):
+            spare = f"s{number}"
+            await job.until_spares(1)
+            host = job.job.members[number % WORLD].host  # type: ignore[union-attr]
+            if kind == "planned":
+                assert (await job.ask("migrate", host)).taken
+            else:
+                job.signal(host, signal.SIGKILL)
+            await job.until(
+                lambda record, spare=spare: record.incident is None and any(m.host == spare for m in record.members),  # type: ignore[misc]
+                "the move",
+            )
+            job.heard.clear()
+            job.start_spare(f"s{number + 1}")
+            await job.until_spares(1)
+        entries = [entry for entry in await job.entries() if entry.kind == kind]
+        assert [entry.outcome for entry in entries] == ["moved"] * MOVES
+        shown(kind, entries)
+
+
+async def test_what_a_healthy_step_costs(tmp_path: Path) -> None:
+    """With and without torchpass in turns, on a small model: its steps are short, so the share is a large one."""
+    plan = {"steps": 150, "width": 256, "layers": 6, "bucket_mb": 1.0}
+    with_ms, without_ms = [], []
+    for turn in range(MOVES):
+        without_ms.append(1e3 * run_stock(tmp_path / f"stock{turn}", WORLD, plan)[0]["step_s"])
+        async with RunningJob(tmp_path / f"job{turn}", "j", WORLD, 0, plan) as job:
+            with_ms.append(1e3 * (await job.finished())[0]["step_s"])
+    pairs = ", ".join(f"{a:.2f}/{b:.2f}" for a, b in zip(with_ms, without_ms, strict=True))
+    print(f"\nstep ms with/without: {pairs}; load {os.getloadavg()[0]:.1f}")
+    assert len(with_ms) == MOVES
