@@ -273,6 +273,8 @@ class Loop:
             install(hollow(self.heir.rank or 0, self.settings.world))
         for replica in self.replicas:
             replica.alone(turn.step)
+        if self.agent.member is not None:
+            _log.info("step %d: done alone, for rank %s", turn.step, self.heir.rank)
         self.turn = turn
         return turn
 
@@ -311,6 +313,7 @@ class Loop:
         self.heir.finish(todo.at_step)
         agent.leave_first(self.heir.first())
         self.step = todo.at_step
+        _log.info("the state after step %d taken over from %s", self.step - 1, ", ".join(m.id for m in todo.take_from))
         agent.tell(step=self.step, holds=(*build, digest), trouble="")
         return None
 
