@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class Plan:
         self.norm: bool = said.get("norm", False)
         self.late_collective: bool = said.get("late_collective", False)
         """The step ends with a collective, after the optimizer's step."""
+        self.early_for: int = said.get("early_for", -1)
+        """A rank that takes part in that collective before its optimizer's step."""
+        self.dies: list[int] = said.get("dies", [])
+        """[rank, step]: killed between the optimizer's step and the collective after it."""
         self.dropout: float = said.get("dropout", 0.1)
 
 
@@ -50,13 +55,20 @@ def made(plan: Plan, rank: int) -> tuple[Net, torch.optim.Optimizer, Any, Batche
     return net, optimizer, scheduler, Batches(rank, plan.width)
 
 
-def one_step(plan: Plan, ddp: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches) -> None:
+def one_step(
+    plan: Plan, ddp: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches, rank: int, step: int
+) -> None:
     x, y = next(data)
     optimizer.zero_grad()
     loss = cross_entropy(ddp(x), y)
     loss.backward()
+    early = rank == plan.early_for
+    if plan.late_collective and early:
+        dist.all_reduce(loss.detach())
     optimizer.step()
-    if plan.late_collective:
+    if plan.dies == [rank, step] and "TORCHPASS_SPARE" not in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if plan.late_collective and not early:
         dist.all_reduce(loss.detach())
     scheduler.step()
     if plan.sleep_s:
@@ -87,9 +99,9 @@ def stock(environment: dict[str, str], out: Path) -> None:
     net, optimizer, scheduler, data = made(plan, rank)
     ddp = DistributedDataParallel(net, bucket_cap_mb=plan.bucket_mb)
     times_s = []
-    for _ in range(plan.steps):
+    for step in range(plan.steps):
         began_s = time.perf_counter()
-        one_step(plan, ddp, optimizer, scheduler, data)
+        one_step(plan, ddp, optimizer, scheduler, data, rank, step)
         times_s.append(time.perf_counter() - began_s)
     out.write_text(json.dumps({"rank": rank, **told(net, optimizer, scheduler, data, times_s)}))
     dist.barrier()
@@ -107,10 +119,10 @@ def protected(environment: dict[str, str], out: Path) -> None:
     ddp = run.wrap(net, bucket_cap_mb=plan.bucket_mb)
     run.protect(optimizer, scheduler=scheduler, data=data)
     times_s = []
-    for _ in run.steps(plan.steps):
+    for step in run.steps(plan.steps):
         began_s = time.perf_counter()
         with run.step():
-            one_step(plan, ddp, optimizer, scheduler, data)
+            one_step(plan, ddp, optimizer, scheduler, data, run.rank, step)
         times_s.append(time.perf_counter() - began_s)
     out.write_text(json.dumps({"rank": run.rank, **told(net, optimizer, scheduler, data, times_s)}))
     run.close()

@@ -92,6 +92,20 @@ async def test_two_at_once_and_a_collective_after_the_optimizers_step(tmp_path: 
         same(await job.finished(), undisturbed)
 
 
+async def test_some_had_applied_the_step_and_others_had_not(tmp_path: Path) -> None:
+    """Rank 1 dies after its optimizer's step, while rank 3 waits for it before its own, and ranks 0 and 2 after theirs.
+
+    So 0 and 2 have the state and lack the rest of the step; 3 lacks the step; of 1 is known what it had before it."""
+    plan = {**PLAN, "late_collective": True, "early_for": 3}
+    undisturbed = run_stock(tmp_path / "stock", WORLD, plan)
+    folder = tmp_path / "job"
+    async with running(folder, **plan, dies=[1, 15]) as job:
+        same(await job.finished(), undisturbed)
+    told = {host: (folder / f"{host}.log").read_text() for host in ("h0", "h2", "h3", "s0")}
+    assert all("step 15: done alone" in words for words in told.values()), told
+    assert [host for host, words in told.items() if "the state after step 15 taken over" in words] == ["h3", "s0"]
+
+
 async def test_a_frozen_rank_is_replaced_and_ends_when_it_thaws(tmp_path: Path, undisturbed: Told) -> None:
     async with running(tmp_path) as job:
         await job.until_spares(1)
