@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -26,7 +27,7 @@ GROUP = (2, 1000)
 FIT = Fit("2", "cpu", "m", "o", 1, 1)
 SETTINGS = Settings(
     store="", job="j", key=KEY, rank=None, world=2, id="taker", host="here", address="127.0.0.1",
-    times=Times(connect_s=0.5, stall_s=1.0),
+    times=Times(connect_s=2.0, stall_s=5.0),
 )  # fmt: skip
 
 
@@ -120,10 +121,12 @@ def test_what_is_sent_while_the_giver_goes_on_is_not_used(giving: Giving) -> Non
 
 
 class Damaging:
-    """Between a taker and a giver: changes a byte far behind, as often as asked. `cut_after`: then it closes."""
+    """Between a taker and a giver: changes a byte far behind, as often as asked. `cut_after`: then it closes.
 
-    def __init__(self, to: str, damages: int = 0, cut_after: int = 0) -> None:
-        self._to, self.damages, self._cut_after = to, damages, cut_after
+    `after`: state passes only once that one has done its damage."""
+
+    def __init__(self, to: str, damages: int = 0, cut_after: int = 0, after: Damaging | None = None) -> None:
+        self._to, self.damages, self._cut_after, self._after = to, damages, cut_after, after
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._run, daemon=True).start()
@@ -141,6 +144,8 @@ class Damaging:
         try:
             while data := bytearray(a.recv(1 << 16)):
                 passed += len(data)
+                while damage and passed > 5000 and self._after is not None and self._after.damages:
+                    time.sleep(0.001)
                 if damage and self.damages and len(data) > 1000 and passed > 5000:
                     data[len(data) // 2] ^= 1
                     self.damages -= 1
@@ -160,7 +165,10 @@ def test_a_damaged_chunk_comes_again_from_another_one(giving: Giving, caplog: py
     first, second = giving.members()
     bad = Damaging(first.address, damages=2)
     net = net_of(1)
-    members = [msgspec.structs.replace(first, address=bad.address), second]
+    good = Damaging(second.address, after=bad)
+    members = [
+        msgspec.structs.replace(first, address=bad.address), msgspec.structs.replace(second, address=good.address),
+    ]  # fmt: skip
     with Sources(SETTINGS, members, GROUP, 5, lambda: True) as sources:
         sources.take(chunks_of(net))
     assert bad.damages == 0
