@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 WORLD = 4
 BIG = {"steps": 100_000, "width": 1024, "layers": 9, "bucket_mb": 8.0}
-MOVES = int(os.environ.get("TORCHPASS_MOVES", "3"))
+MOVES = int(os.environ.get("TORCHPASS_MOVES", "2"))
 
 
 def shown(kind: str, entries: list[Entry]) -> None:
@@ -59,7 +59,7 @@ async def test_what_a_move_costs(tmp_path: Path, kind: str) -> None:
 
 async def test_what_a_healthy_step_costs(tmp_path: Path) -> None:
     """With and without torchpass in turns, on a small model: its steps are short, so the share is a large one."""
-    plan = {"steps": 150, "width": 256, "layers": 6, "bucket_mb": 1.0}
+    plan = {"steps": 100, "width": 256, "layers": 6, "bucket_mb": 1.0}
     with_ms, without_ms = [], []
     for turn in range(MOVES):
         without_ms.append(1e3 * run_stock(tmp_path / f"stock{turn}", WORLD, plan)[0]["step_s"])
