@@ -1,6 +1,6 @@
 """What a move costs, with a model of 10 M parameters (113 MB of state): printed, not judged, for machines differ.
 
-pytest -s tests/torchpass_bridge/test_trainer_figures.py
+pytest -s tests/torchpass_bridge/bench_trainer.py
 """
 
 from __future__ import annotations
