@@ -150,7 +150,7 @@ class Entry(msgspec.Struct, frozen=True):
     """A closed incident, as the ledger keeps it. `pause_s`: from the last step before to the first one after.
 
     `steps_lost`: applied steps that had to be done again; `outcome`: moved · cancelled (planned: nobody left, the job
-    trained on) · stopped (no spare: what is left was stored, the job ended) · lost (nobody had the state any more)."""
+    trained on) · stopped (no spare: the job ended) · lost (nobody had the state any more)."""
 
     job: str
     number: int
@@ -199,8 +199,8 @@ Ended = Literal["", "finished", "stopped", "lost", "refused"]
 class Job(msgspec.Struct, frozen=True):
     """`members` by rank. `fenced`: ids that can never take part again. `waiting`: requests whose turn comes later.
 
-    `ended`: empty while it trains; then finished · stopped (whoever holds state stores it: it is to be restored) ·
-    lost · refused (it never began: `why` says what is not alike in those that wanted to start it)."""
+    `ended`: empty while it trains; then finished · stopped (for want of a spare, though some have its state) · lost ·
+    refused (it never began: `why` says what is not alike in those that wanted to start it)."""
 
     name: str
     world: int

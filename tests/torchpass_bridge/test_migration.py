@@ -214,7 +214,7 @@ def test_a_spare_that_does_not_fit_is_refused_before_anything_is_paused(field: s
     assert all(not j.incident or j.incident.phase == "requested" for _, j in world.store.history)
 
 
-def test_a_crash_waits_for_a_spare_and_without_one_what_is_left_is_stored() -> None:
+def test_a_crash_waits_for_a_spare_and_without_one_the_job_ends() -> None:
     world = World(16, spares=0)
     world.run(40)
     world.kill(world.holder(0))

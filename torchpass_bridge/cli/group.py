@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 import click
 
@@ -18,18 +17,16 @@ COMMANDS = {
     "watch": ("watch", "watch"),
     "ledger": ("ledger", "ledger"),
     "spare": ("spare", "spare"),
-    "snapshot": ("snapshot", "snapshot"),
-    "restore": ("snapshot", "restore"),
 }
 """Command -> module below torchpass_bridge.cli and the name in it, in the order of the help."""
 
 
 class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, (module, _) in COMMANDS.items() if find_spec(f"torchpass_bridge.cli.{module}")]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name]
         command = getattr(import_module(f"torchpass_bridge.cli.{module}"), name)

@@ -29,7 +29,7 @@ def cancel(scene: Scene, why: str, unix_s: float, waiting: tuple[Ask, ...] | Non
 
 
 def give_up(scene: Scene, why: str, unix_s: float, *, lost: bool = False) -> list[Action]:
-    """The ranks that are left cannot go on: who holds state stores it, and the job ends, to be restored."""
+    """The ranks that are left cannot go on: the job ends, and has to be started again from a checkpoint."""
     how: Literal["stopped", "lost"] = "lost" if lost else "stopped"
     return close(scene, how, why, unix_s, ended=how)
 

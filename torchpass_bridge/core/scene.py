@@ -24,11 +24,11 @@ class Limits(msgspec.Struct, frozen=True):
     phase_s: float = 20.0
     cut_s: float = 0.1
     spare_wait_s: float = 30.0
-    """For a spare after a crash; then what is left is saved."""
+    """For a spare after a crash; then the job ends."""
     lost_s: float = 60.0
     """Without a word of any survivor, while spares are heard, a crashed job is lost."""
     attempts: int = 8
-    """After so many attempts within one incident a planned migration is cancelled and a crashed job is saved."""
+    """After so many attempts within one incident a planned migration is cancelled and a crashed job ends."""
     per_hour: int = 6
     """Planned migrations that nobody asked for in person."""
 
