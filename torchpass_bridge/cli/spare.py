@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import click
 
-from torchpass_bridge.cli.common import address
-from torchpass_bridge.spare import Launcher
+from torchpass_bridge.cli.common import address, json_option
 
 _TOLD = {
     "store": ("TORCHPASS_STORE", "nats://[user:password@]host:port, a file that holds it, or the store's folder."),
@@ -22,9 +22,15 @@ _TOLD = {
 }
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+EXAMPLE = "torchpass spare --job llm --key-file /etc/torchpass/key --world 64 -- python train.py"
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, epilog=f"Example: {EXAMPLE}"
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def spare(command: tuple[str, ...], **told: str | None) -> None:
+@json_option
+def spare(*, command: tuple[str, ...], as_json: bool, **told: str | None) -> None:
     """Keep a warm spare: COMMAND is the training script as the job's ranks start it (python train.py …).
 
     It runs up to its first step, and waits there until a rank's host fails or is to be left. When it has ended and may
@@ -40,8 +46,12 @@ def spare(command: tuple[str, ...], **told: str | None) -> None:
     if missing:
         raise click.UsageError(f"missing: {', '.join(missing)} (each may also be given in the environment)")
     environment["TORCHPASS_STORE"] = address(environment["TORCHPASS_STORE"])
-    launcher = Launcher(command, environment, lambda line: click.echo(f"torchpass spare: {line}", err=True))
-    raise SystemExit(launcher.run())
+    from torchpass_bridge.spare import Launcher
+
+    def tell(line: str) -> None:
+        click.echo(json.dumps({"told": line}) if as_json else f"torchpass spare: {line}", err=not as_json)
+
+    raise SystemExit(Launcher(command, environment, tell).run())
 
 
 for _name, (_variable, _help) in _TOLD.items():
