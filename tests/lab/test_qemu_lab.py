@@ -23,7 +23,7 @@ from linkpass.cli import cli
 from topology.sources.containerlab import parse
 
 pytestmark = pytest.mark.guests
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from lab.qemu.guest import Guest
 
 pytestmark = pytest.mark.guests
 SOCKET = "/run/linkpass.sock"
-PATIENCE_S = 45.0
+PATIENCE_S = 120.0
 CONFIG = f"""
 mode = "observe"
 host = "guest-a"

@@ -25,7 +25,7 @@ from linkpass.edges.tap import Tap
 from linkpass.pcap import Frame
 
 pytestmark = pytest.mark.guests
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 FROM_A = "udp dport 4791"
 
 
