@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import probe_lab as lab
@@ -17,16 +17,6 @@ from linkpass.edges.probes import ProbeEdge
 KEY = b"the fabric's shared secret"
 PLAN = (("eth1", 11), ("eth1", 12), ("eth2", 21))
 """Two labels by the long way, one by the short way; `by_switch` finds out which spine each label takes."""
-
-
-@contextlib.contextmanager
-def standing() -> Iterator[lab.Fabric]:
-    made = lab.Fabric()
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
 
 
 def heal() -> None:

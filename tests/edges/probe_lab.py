@@ -163,3 +163,13 @@ class Fabric:
             owner = name.split("-")[1] if name.startswith("tp-") else ""
             if owner.isdigit() and (int(owner) == os.getpid() or not os.path.exists(f"/proc/{owner}")):
                 subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@contextlib.contextmanager
+def standing() -> Iterator[Fabric]:
+    made = Fabric()
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import probe_lab as lab
 import pytest
-from probe_hosts import Host, heal, pair, standing
+from probe_hosts import Host, heal, pair
 
 from linkpass.core import events as ev
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.netns
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    with standing() as made:
+    with lab.standing() as made:
         yield made
 
 

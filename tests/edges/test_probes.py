@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import probe_lab as lab
 import pytest
-from probe_hosts import KEY, PLAN, Host, heal, pair, standing
+from probe_hosts import KEY, PLAN, Host, heal, pair
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.netns
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    with standing() as made:
+    with lab.standing() as made:
         yield made
 
 

@@ -29,7 +29,7 @@ NAMES = {**rig.NAMES, lab.HOSTS["h2"]: "h2"}
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    with rig.built() as made:
+    with lab.standing() as made:
         yield made
 
 

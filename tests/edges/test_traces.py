@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import probe_lab as lab
 import pytest
-import trace_rig as rig
 from trace_rig import LABELS, order, tracing
 
 from linkpass.core import commands as cmd
@@ -32,7 +31,7 @@ class Flow(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[lab.Fabric]:
-    with rig.built() as made:
+    with lab.standing() as made:
         yield made
 
 

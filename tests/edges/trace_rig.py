@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import probe_lab as lab
@@ -17,16 +17,6 @@ LABELS = tuple(range(1, 13))
 NAMES = {address: name for name, address in lab.SWITCHES.items()} | {
     f"10.127.{number}.{side}": (a, b)[side] for number, (a, _, b, _) in enumerate(lab.LINKS) for side in (0, 1)
 }
-
-
-@contextlib.contextmanager
-def built() -> Iterator[lab.Fabric]:
-    made = lab.Fabric()
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
 
 
 @contextlib.asynccontextmanager

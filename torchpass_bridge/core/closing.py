@@ -12,20 +12,26 @@ from torchpass_bridge.wire import Ask, Ended, Entry, Incident, Outcome
 _replace = msgspec.structs.replace
 
 
-def close(scene: Scene, outcome: Outcome, why: str, unix_s: float, *, ended: Ended = "") -> list[Action]:
+def close(
+    scene: Scene,
+    outcome: Outcome,
+    why: str,
+    unix_s: float,
+    *,
+    ended: Ended = "",
+    waiting: tuple[Ask, ...] | None = None,
+) -> list[Action]:
     """The entry, and the record without the incident. Everything that was done stays done."""
     job, incident = scene.job, scene.job.incident
     assert incident is not None
+    kept = job.waiting if waiting is None else waiting
     entry = entry_of(scene, incident, outcome, why, unix_s)
-    return [Close(entry, _replace(job, incident=None, ended=ended or job.ended))]
+    return [Close(entry, _replace(job, incident=None, ended=ended, waiting=kept))]
 
 
 def cancel(scene: Scene, why: str, unix_s: float, waiting: tuple[Ask, ...] | None = None) -> list[Action]:
     """A planned migration that has moved nobody: without an incident all go on in the group they have."""
-    job, incident = scene.job, scene.job.incident
-    assert incident is not None
-    kept = job.waiting if waiting is None else waiting
-    return [Close(entry_of(scene, incident, "cancelled", why, unix_s), _replace(job, incident=None, waiting=kept))]
+    return close(scene, "cancelled", why, unix_s, waiting=waiting)
 
 
 def give_up(scene: Scene, why: str, unix_s: float, *, lost: bool = False) -> list[Action]:
@@ -35,12 +41,12 @@ def give_up(scene: Scene, why: str, unix_s: float, *, lost: bool = False) -> lis
 
 
 def finish(scene: Scene, unix_s: float) -> list[Action]:
-    job = _replace(scene.job, incident=None, waiting=(), ended="finished")
-    if scene.job.incident is None:
-        return [Put(job)]
-    moved = scene.job.incident.phase == "resuming"
-    entry = entry_of(scene, scene.job.incident, "moved" if moved else "cancelled", "the job has done its steps", unix_s)
-    return [Close(entry, job)]
+    """All members have done all their steps, whatever was under way."""
+    incident = scene.job.incident
+    if incident is None:
+        return [Put(_replace(scene.job, waiting=(), ended="finished"))]
+    how: Outcome = "moved" if incident.phase == "resuming" else "cancelled"
+    return close(scene, how, "the job has done its steps", unix_s, ended="finished", waiting=())
 
 
 def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_s: float) -> Entry:

@@ -71,8 +71,6 @@ class Loop:
         self.step = 0 if settings.rank is not None else -1
         self.total = 0
         self.turn: Turn | None = None
-        self.on_stop: list[Callable[[int], None]] = []
-        """Called with the step when the job is stopped while this member holds its state."""
         self._giver, self._buddy = giver, buddy
         self._broken = False
         self._alone = False
@@ -199,9 +197,6 @@ class Loop:
                 raise NotNeeded(f"{self.settings.job} has finished")
             return True
         if todo.ended:
-            if self.rank is not None and self.step >= 0 and self.heir.at == self.step:
-                for call in self.on_stop:
-                    call(self.step)
             why = self.agent.job.why if self.agent.job is not None else ""
             raise Stopped(f"{self.settings.job} has ended at step {self.step} of {self.total}: {why or todo.ended}")
         if self.agent.refused and self.rank is None:
