@@ -254,7 +254,7 @@ class Desk:
     # when to decide next
     def _busy(self, scene: Scene) -> bool:
         job = scene.job
-        return bool(not job.ended and (job.incident or job.waiting or scene.asks or self._asks))
+        return bool(not job.ended and (job.incident or job.saving or job.waiting or scene.asks or self._asks))
 
     def _due_s(self) -> float:
         """How long nothing needs to be decided unless something comes."""

@@ -78,6 +78,10 @@ class Member(msgspec.Struct, frozen=True):
     fit: Fit
     accelerator: str = ""
     domain: str = ""
+    snapshots: str = ""
+    """The folder, shared by all hosts, where it writes its part of a snapshot; empty: none is named to it."""
+    begins: str = ""
+    """The snapshot that it begins with, by name; empty: at the start."""
 
 
 class Spare(msgspec.Struct, frozen=True):
@@ -106,7 +110,7 @@ class Copy(msgspec.Struct, frozen=True):
     own: int | None = None
 
 
-Phase = Literal["requested", "preparing", "quiescing", "moving", "resuming"]
+Phase = Literal["requested", "preparing", "quiescing", "moving", "resuming", "saving"]
 Kind = Literal["planned", "crash"]
 
 
@@ -172,12 +176,45 @@ class Entry(msgspec.Struct, frozen=True):
     phase_unix_s: tuple[tuple[str, float], ...] = ()
 
 
+class Saving(msgspec.Struct, frozen=True):
+    """A snapshot of the whole job under way: each of `writers` writes its part of what is so when `at_step` steps are
+    applied, beside training; when all parts are there, the first writer publishes them.
+
+    `tensors`: the writers that hold that step, and share its tensors out among them; the others have only what belongs
+    to them alone. `attempt` is counted up when somebody had passed the step before it heard of it."""
+
+    number: int
+    cause: str
+    last: bool = False
+    """The job ends with it."""
+    attempt: int = 0
+    at_step: int = -1
+    """-1: not chosen yet."""
+    writers: tuple[int, ...] = ()
+    tensors: tuple[int, ...] = ()
+    parts: tuple[tuple[int, str], ...] = ()
+    """By rank, the digest of its part, once all are written."""
+    began_unix_s: float = 0.0
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """How a snapshot ended. `path`: of the published one; empty: there is none, and `why` says it."""
+
+    number: int
+    step: int
+    path: str
+    why: str
+    unix_s: float
+
+
 class Ask(msgspec.Struct, frozen=True):
-    """A request: move what is on a host away (`migrate`), the host has failed (`failed`), or neither is so after all
-    (`withdraw`). `accelerator`: only the ranks on that one; `unlimited`: an operator's, outside the hourly budget."""
+    """A request: move what is on a host away (`migrate`), the host has failed (`failed`), neither is so after all
+    (`withdraw`); or save the whole job and let it train on (`snapshot`), or end (`stop`), whatever the host.
+
+    `accelerator`: only the ranks on that one; `unlimited`: an operator's, outside the hourly budget."""
 
     id: str
-    what: Literal["migrate", "failed", "withdraw"]
+    what: Literal["migrate", "failed", "withdraw", "snapshot", "stop"]
     host: str
     accelerator: str = ""
     cause: str = ""
@@ -214,6 +251,11 @@ class Job(msgspec.Struct, frozen=True):
     waiting: tuple[Ask, ...] = ()
     moved_unix_s: tuple[float, ...] = ()
     """When migrations within the budget were begun; those of the last hour."""
+    saving: Saving | None = None
+    snapshots: int = 0
+    """How many were begun."""
+    saved: tuple[Saved, ...] = ()
+    """How the latest ones ended, the newest last."""
     ended: Ended = ""
     why: str = ""
     """Of `ended`, for people."""
@@ -260,6 +302,12 @@ class Status(msgspec.Struct, frozen=True):
     """Its collective broke, or found a connection closed: somebody is gone, whoever it is."""
     pause_s: float = 0.0
     """From the end of its last step before the latest incident to the end of its first one after."""
+    saved: tuple[int, int, str] = (0, 0, "")
+    """Of a snapshot, its number and attempt: that this member's part is taken, and once it is written its digest."""
+    published: tuple[int, int, str] = (0, 0, "")
+    """The same: where it is, once all of it is there."""
+    unsaved: tuple[int, int, str] = (0, 0, "")
+    """The same: why it could not be written, or published."""
 
 
 T = TypeVar("T", Job, Spare, Status, Ask, Answer, Entry)

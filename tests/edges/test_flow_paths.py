@@ -26,7 +26,7 @@ from linkpass.wire.diag import Connection
 pytestmark = pytest.mark.netns
 
 FLOWS, WRITES, ROUNDS = 24, 30, 6
-"""The kernel deals the flows out by a hash with a seed of its own: with 24 no uplink is left with too few to tell by."""
+"""The kernel deals flows out by a hash with a seed of its own: of 24 no uplink is left with too few to tell by."""
 LABEL = 0x1234
 OURS = f"""table ip6 t {{ chain c {{ type filter hook output priority 0;
  meta l4proto tcp ip6 flowlabel set {LABEL}

@@ -41,6 +41,7 @@ class LiveWorld(World):
         self.ranks, self.steps, self.url, self.name = ranks, steps, url, name
         self.processes: dict[str, Process] = {}
         self.completed = {}
+        self.parts, self.published = {}, {}
         self.jobs: dict[str, Job] = {}
         self.clients: dict[str, Records] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
@@ -74,7 +75,7 @@ class LiveWorld(World):
     async def _add(self, host: str, fitting: Fit) -> Process:
         self.made += 1
         member_id = f"{host}-{self.made}"
-        p = Process(Member(member_id, host, self.made, f"[fd00::{self.made}]:7", fitting))
+        p = Process(Member(member_id, host, self.made, f"[fd00::{self.made}]:7", fitting, snapshots="/shared"))
         client = await Records.connect(self.url, member_id)
         self.processes[member_id], self.clients[member_id] = p, client
         self._tasks[member_id] = [
@@ -107,7 +108,9 @@ class LiveWorld(World):
             now_s = time.monotonic()
             for p in order:
                 member_id = p.member.id
-                said = (p.doing, p.step, p.built, p.holds, p.group, p.peer_gone)
+                said = (
+                    p.doing, p.step, p.built, p.holds, p.group, p.peer_gone, p.saved, p.published, p.unsaved
+                )  # fmt: skip
                 if said != self._said.get(member_id) or now_s - self._beat_s.get(member_id, 0.0) >= BEAT_S:
                     self._said[member_id], self._beat_s[member_id] = said, now_s
                     status: Status = p.status()

@@ -8,6 +8,7 @@ from migration_sim import Process, World
 
 FAULTS = (
     "kill", "kill", "two", "freeze", "mute", "migrate", "withdraw", "failed", "spare", "desk", "late desk", "store",
+    "snapshot",
 )  # fmt: skip
 
 
@@ -45,6 +46,8 @@ def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150) -> Worl
                     world.kill(process)
         elif what in ("migrate", "withdraw", "failed"):
             world.ask(what, chance.choice(world.job.members).host, f"a{number}")
+        elif what == "snapshot":
+            world.ask(what, "", f"a{number}")
         elif what == "spare":
             waiting = [world.processes[name] for name in world.store.spares if world.processes[name].alive]
             if waiting:

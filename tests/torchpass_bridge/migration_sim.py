@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from torchpass_bridge.core.coordinate import decide
-from torchpass_bridge.core.duty import Duty, duty
+from torchpass_bridge.core.duty import Duty, Save, duty
 from torchpass_bridge.core.scene import Claim, Close, Drop, Free, Limits, Put, Reply, Scene
 from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status
 
@@ -72,13 +72,20 @@ class Process:
     copying: int = 0
     own: bool = True
     """Whether it has what belongs to its rank alone."""
+    saved: tuple[int, int, str] = (0, 0, "")
+    published: tuple[int, int, str] = (0, 0, "")
+    unsaved: tuple[int, int, str] = (0, 0, "")
+    writing_until: int = 0
+    disk: str = ""
+    """What is wrong with it, when something is."""
     duty: Duty = field(default_factory=Duty)
 
     def status(self) -> Status:
         self.sequence += 1
         return Status(
             member=self.member.id, sequence=self.sequence, doing=self.doing, generation=self.group[0],  # type: ignore[arg-type]
-            step=self.step, built=self.built, holds=self.holds, peer_gone=self.peer_gone,
+            step=self.step, built=self.built, holds=self.holds, peer_gone=self.peer_gone, saved=self.saved,
+            published=self.published, unsaved=self.unsaved,
         )  # fmt: skip
 
 
@@ -156,6 +163,10 @@ class World:
         self.completed: dict[int, list[tuple[tuple[int, int], tuple[str, ...]]]] = {}
         """By step: the groups that completed it."""
         self.pending: list[tuple[int, Desk, Status]] = []
+        self.parts: dict[tuple[int, int], dict[str, int]] = {}
+        """By snapshot and attempt, the step of each member's tensors; -1: it wrote none."""
+        self.published: dict[int, int] = {}
+        """By snapshot, its step."""
         self.made = 0
         members = []
         for rank in range(ranks):
@@ -170,7 +181,7 @@ class World:
     def process(self, host: str, fit: Fit = FIT) -> Process:
         self.made += 1
         name = f"{host}-{self.made}"
-        made = Process(Member(name, host, self.made, f"{host}:1", fit))
+        made = Process(Member(name, host, self.made, f"{host}:1", fit, snapshots="/shared"))
         made.seen = len(self.store.history)
         self.processes[name] = made
         return made
@@ -239,7 +250,7 @@ class World:
         while not cut_off and p.seen < len(history) and self.chance.random() < 0.8:
             p.seen += 1
         p.duty = todo = duty(history[p.seen - 1][1], p.member.id) if p.seen else Duty()
-        before = (p.doing, p.step, p.built, p.holds, p.group)
+        before = (p.doing, p.step, p.built, p.holds, p.group, p.saved, p.published, p.unsaved)
         if todo.fenced or todo.ended:
             p.alive = False
             return
@@ -248,11 +259,34 @@ class World:
             self.follow(p, todo)
         if self.tick < p.mute_until:
             return
-        if before != (p.doing, p.step, p.built, p.holds, p.group) or (self.tick + p.member.pid) % 10 == 0:
+        now = (p.doing, p.step, p.built, p.holds, p.group, p.saved, p.published, p.unsaved)
+        if before != now or (self.tick + p.member.pid) % 10 == 0:
             for desk in self.desks:
                 self.pending.append((self.tick + self.chance.randint(0, 3), desk, p.status()))
 
+    def save(self, p: Process, save: Save) -> None:
+        """A part is taken at its step, which ends at once; written some ticks later; published by one."""
+        key = (save.number, save.attempt)
+        stands = p.doing in ("stopped", "paused")
+        there = p.step == save.at_step or (save.share is None and stands)
+        if p.saved[:2] != key and p.unsaved[:2] != key and there and not p.in_step:
+            p.saved, p.writing_until = (*key, ""), self.tick + self.chance.randint(1, 40)
+            self.parts.setdefault(key, {})[p.member.id] = p.applied if save.share is not None else -1
+        if p.saved == (*key, "") and self.tick >= p.writing_until:
+            if p.disk:
+                p.unsaved = (*key, p.disk)
+            else:
+                p.saved = (*key, f"digest of {p.member.id}")
+        if save.publish and p.published[:2] != key:
+            p.published = (*key, f"/shared/{save.number}")
+            held = {name: step for name, step in self.parts[key].items() if step >= 0}
+            assert set(held.values()) == {save.at_step}, "tensors of different steps in one snapshot"
+            assert len(save.publish) == len(self.parts[key]) and p.member.id in held
+            self.published[save.number] = save.at_step
+
     def follow(self, p: Process, todo: Duty) -> None:
+        if todo.save is not None:
+            self.save(p, todo.save)
         p.giving = todo.give if p.doing != "training" and todo.give == p.step else -1
         p.building = todo.build
         if todo.build is not None and p.built != todo.build:

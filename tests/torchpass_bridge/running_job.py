@@ -36,8 +36,11 @@ LIMITS = Limits(silent_s=1.5, gone_s=0.4)
 class RunningJob:
     """`world` ranks on hosts h0, h1, …; spares on hosts s0, s1, …; all in `folder`."""
 
-    def __init__(self, folder: Path, name: str, world: int, spares: int, plan: dict[str, Any]) -> None:
-        self.folder, self.name, self.world, self.plan = folder, name, world, plan
+    def __init__(
+        self, folder: Path, name: str, world: int, spares: int, plan: dict[str, Any], told: dict[str, str] | None = None
+    ) -> None:
+        """`told`: to all processes, by their environment."""
+        self.folder, self.name, self.world, self.plan, self.told = folder, name, world, plan, told or {}
         self._spares = spares
         self.processes: dict[str, Any] = {}
         self.records: Records
@@ -70,6 +73,10 @@ class RunningJob:
         await self.records.close()
         await self._server.stop()
 
+    @property
+    def store(self) -> str:
+        return self._server.url
+
     # processes
     async def _coordinate(self) -> None:
         clock = Clock(time.monotonic, time.time)  # noqa: TID251 (the ledger's)
@@ -78,7 +85,8 @@ class RunningJob:
     def start(self, host: str, **told: str) -> None:
         environment = {
             "TORCHPASS_STORE": self._server.url, "TORCHPASS_JOB": self.name, "TORCHPASS_KEY": KEY,
-            "TORCHPASS_HOST": host, "WORLD_SIZE": str(self.world), "PLAN": json.dumps(self.plan), **told,
+            "TORCHPASS_HOST": host, "WORLD_SIZE": str(self.world), "PLAN": json.dumps(self.plan), **self.told,
+            **told,
         }  # fmt: skip
         process = _context.Process(target=job_script.protected, args=(environment, self.folder / f"{host}.json"))
         process.start()

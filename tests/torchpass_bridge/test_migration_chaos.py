@@ -20,3 +20,10 @@ def test_many_faults_meet_every_way_that_an_incident_can_go() -> None:
     ways = {(e.kind, e.outcome, e.attempts > 1) for seed in range(80) for e in chaos(seed).store.entries.values()}
     assert {("crash", "moved", True), ("crash", "moved", False), ("planned", "moved", False)} <= ways
     assert ("planned", "cancelled", False) in ways
+
+
+def test_snapshots_are_published_amid_all_that_and_none_is_of_two_steps() -> None:
+    worlds = [chaos(seed) for seed in range(80)]
+    assert sum(len(world.published) for world in worlds) > 20
+    assert all(world.job.saving is None for world in worlds)
+    assert any(j.saving.attempt for world in worlds for _, j in world.store.history if j.saving)

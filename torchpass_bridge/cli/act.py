@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 WORDS = {
     "moved": "moved", "cancelled": "cancelled: the job trains on where it was",
-    "stopped": "the job was stopped, for want of a spare: start it again from its latest checkpoint",
-    "lost": "the job is lost, nobody has its state: start it again from its latest checkpoint",
+    "stopped": "the job was stopped, for want of a spare",
+    "lost": "the job is lost, nobody has its state: start it again from its latest snapshot (torchpass restore)",
 }  # fmt: skip
 
 accelerator_option = click.option("--accelerator", default="", help="Only its ranks. [all of the host]")

@@ -15,6 +15,8 @@ COMMANDS = {
     "withdraw": ("act", "withdraw"),
     "escalate": ("escalate", "escalate"),
     "watch": ("watch", "watch"),
+    "snapshot": ("snapshot", "snapshot"),
+    "restore": ("snapshot", "restore"),
     "ledger": ("ledger", "ledger"),
     "spare": ("spare", "spare"),
 }
@@ -46,7 +48,8 @@ def cli() -> None:
 
     A store keeps what is agreed (`torchpass store`), coordinators decide (`torchpass coordinator`), spares wait
     (`torchpass spare`). The other commands show it (`status`, `ledger`), ask for moves (`migrate`, `drain`,
-    `escalate`, `watch`), and take them back (`withdraw`).
+    `escalate`, `watch`), take them back (`withdraw`), save a whole job and begin with what was saved (`snapshot`,
+    `restore`).
     """
 
 

@@ -79,6 +79,8 @@ async def _look(records: Records, name: str, spares: dict[str, Held[Spare]]) -> 
         "world": job.world if job else None,
         "generation": job.generation if job else None,
         "incident": msgspec.to_builtins(job.incident) if job and job.incident else None,
+        "saving": msgspec.to_builtins(job.saving) if job and job.saving else None,
+        "saved": [msgspec.to_builtins(one) for one in job.saved] if job else [],
         "waiting": [msgspec.to_builtins(ask) for ask in job.waiting] if job else [],
         "ranks": [_rank(rank, member, latest.get(member.id)) for rank, member in here.items()],
         "spares": [
@@ -131,6 +133,13 @@ def _print(one: dict[str, Any]) -> None:
     if one["incident"]:
         incident = one["incident"]
         out.print(f"  incident {incident['number']}: {incident['cause']}")
+    if one["saving"]:
+        saving = one["saving"]
+        out.print(
+            f"  snapshot {saving['number']}: " + (f"of step {saving['at_step']}" if saving["writers"] else "waits")
+        )
+    for saved in one["saved"][-1:]:
+        out.print(f"  latest snapshot: {saved['path'] or saved['why']}", soft_wrap=True)
     for ask in one["waiting"]:
         out.print(f"  waits: {ask['what']} {ask['host']} {ask['accelerator']}".rstrip())
     made = Table(box=None, pad_edge=False, header_style="dim")

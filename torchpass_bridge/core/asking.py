@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from torchpass_bridge.core import saving
 from torchpass_bridge.core.scene import Action, Put, Reply, Scene
 from torchpass_bridge.wire import Answer, Ask, Incident, Job
 
@@ -27,6 +28,13 @@ def take(scene: Scene, unix_s: float) -> tuple[list[Action], Job, str]:
     left = []
     cancelled = ""
     for ask in scene.asks:
+        if ask.what in ("snapshot", "stop"):
+            answer, job = _save(scene, job, ask, unix_s)
+            if answer is None:
+                left.append(ask)
+            else:
+                actions.append(Reply(ask, answer))
+            continue
         if ask.what == "withdraw":
             kept = tuple(w for w in job.waiting if w.host != ask.host)
             too_late = _too_late(job, ask)
@@ -62,6 +70,19 @@ def take(scene: Scene, unix_s: float) -> tuple[list[Action], Job, str]:
     return actions, job, cancelled
 
 
+def _save(scene: Scene, job: Job, ask: Ask, unix_s: float) -> tuple[Answer | None, Job]:
+    """The answer, None: once the record has it; and the record."""
+    under_way = scene.job.saving
+    if under_way is not None and (under_way.last or ask.what == "snapshot"):
+        return Answer(True, f"snapshot {under_way.number} is under way"), job
+    why = saving.ready(job)
+    if why:
+        return Answer(False, why), job
+    if scene.job.saving is None and job.saving is None:
+        job = saving.begin(job, ask, unix_s)
+    return None, job  # also while another one is taken: an end comes after it
+
+
 def next_waiting(scene: Scene, unix_s: float) -> list[Action]:
     """The first of the waiting requests begins."""
     job = scene.job
@@ -79,7 +100,7 @@ def next_waiting(scene: Scene, unix_s: float) -> list[Action]:
             began_unix_s=unix_s, phase_unix_s=(("requested", unix_s),),
         )  # fmt: skip
         counted = moved if ask.unlimited else (*moved, unix_s)
-        job = _replace(job, incident=made, incidents=made.number, moved_unix_s=counted)
+        job = _replace(saving.interrupted(job), incident=made, incidents=made.number, moved_unix_s=counted)
     return [Put(job)]
 
 

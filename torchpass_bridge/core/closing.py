@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from torchpass_bridge.core.scene import Action, Close, Put, Scene
-from torchpass_bridge.wire import Ask, Ended, Entry, Incident, Outcome
+from torchpass_bridge.wire import Ask, Ended, Entry, Incident, Job, Outcome
 
 _replace = msgspec.structs.replace
 
@@ -26,7 +26,7 @@ def close(
     assert incident is not None
     kept = job.waiting if waiting is None else waiting
     entry = entry_of(scene, incident, outcome, why, unix_s)
-    return [Close(entry, _replace(job, incident=None, ended=ended, waiting=kept))]
+    return [Close(entry, _replace(job, incident=None, ended=ended, waiting=kept, saving=None if ended else job.saving))]
 
 
 def cancel(scene: Scene, why: str, unix_s: float, waiting: tuple[Ask, ...] | None = None) -> list[Action]:
@@ -40,11 +40,21 @@ def give_up(scene: Scene, why: str, unix_s: float, *, lost: bool = False) -> lis
     return close(scene, how, why, unix_s, ended=how)
 
 
+def saved(scene: Scene, job: Job, unix_s: float) -> list[Action]:
+    """The same with a snapshot, or with what kept it from being taken. `job`: the record that says so."""
+    incident, latest = scene.job.incident, job.saved[-1]
+    assert incident is not None
+    cause = scene.job.saving.cause if scene.job.saving else ""
+    words = f"saved after step {latest.step - 1}: {latest.path}" if latest.path else f"not saved: {latest.why}"
+    entry = entry_of(scene, incident, "stopped", f"{cause}; {words}", unix_s)
+    return [Close(entry, _replace(job, incident=None, ended="stopped", why=words))]
+
+
 def finish(scene: Scene, unix_s: float) -> list[Action]:
     """All members have done all their steps, whatever was under way."""
     incident = scene.job.incident
     if incident is None:
-        return [Put(_replace(scene.job, waiting=(), ended="finished"))]
+        return [Put(_replace(scene.job, waiting=(), saving=None, ended="finished"))]
     how: Outcome = "moved" if incident.phase == "resuming" else "cancelled"
     return close(scene, how, "the job has done its steps", unix_s, ended="finished", waiting=())
 

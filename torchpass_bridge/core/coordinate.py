@@ -21,12 +21,11 @@ the record does not name it in), and to let somebody go on from state that was n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
-from torchpass_bridge.core import asking, closing, spares
+from torchpass_bridge.core import asking, closing, saving, spares
 from torchpass_bridge.core.scene import Action, Put, Scene
 from torchpass_bridge.wire import Copy, Incident, Job, Member, Phase, Status
 
@@ -57,7 +56,8 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
     if incident is not None and incident.kind == "crash" and _nobody(scene, now_s):
         return [*actions, *closing.give_up(scene, "no member of the job is heard any more", unix_s, lost=True)]
     if incident is None:
-        return [*actions, *(_broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s))]
+        begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s)
+        return [*actions, *(begun or saving.go_on(scene, now_s, unix_s))]
     return [*actions, *_PHASES[incident.phase](scene, incident, now_s, unix_s)]
 
 
@@ -114,10 +114,11 @@ def _crash(scene: Scene, lost: dict[int, str], unix_s: float) -> list[Action]:
             attempt=incident.attempt + 1 if incident else 0, claims=kept, began_unix_s=unix_s,
             phase_unix_s=(("requested", unix_s),),
         )  # fmt: skip
+        job = saving.interrupted(job)
         return [Put(_replace(job, incident=made, incidents=made.number, waiting=waiting, fenced=fenced))]
     leaving = tuple(sorted({*incident.leaving, *lost}))
     again = _again(_replace(incident, leaving=leaving, hosts=_hosts(job, leaving), evidence=incident.evidence + words))
-    return [Put(_replace(job, incident=again, fenced=fenced))]
+    return [Put(_replace(saving.interrupted(job), incident=again, fenced=fenced))]
 
 
 def _hosts(job: Job, ranks: Iterable[int]) -> tuple[str, ...]:
@@ -140,7 +141,7 @@ def _broken(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
         trigger="broken group",
         began_unix_s=unix_s, phase_unix_s=(("requested", unix_s),),
     )  # fmt: skip
-    return [Put(_replace(job, incident=made, incidents=made.number))]
+    return [Put(_replace(saving.interrupted(job), incident=made, incidents=made.number))]
 
 
 # the phases
@@ -155,7 +156,7 @@ def _requested(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     if incident.kind == "planned" and not actions and waited_s > scene.limits.overdue_s:
         return closing.cancel(scene, f"no spare fits: {spares.reasons(scene)}", unix_s)
     if incident.kind == "crash" and not actions and waited_s > scene.limits.spare_wait_s:
-        return closing.give_up(scene, f"no spare fits: {spares.reasons(scene)}", unix_s)
+        return _enough(scene, incident, f"no spare fits: {spares.reasons(scene)}", unix_s)
     return actions
 
 
@@ -171,7 +172,7 @@ def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     if late:
         return _overdue(scene, incident, late, now_s, unix_s)
     if incident.kind == "planned":
-        cut = scene.newest_step() + _margin(scene)
+        cut = scene.newest_step() + saving.margin(scene)
         return [_phase(job, _replace(incident, cut=cut), "quiescing", unix_s)]
     steps = {rank: s.step for rank, _, s in scene.by_rank(scene.staying()) if s}
     if max(steps.values(), default=-1) < 0:
@@ -191,7 +192,7 @@ def _quiescing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
         return _without(scene, incident, missing, now_s, unix_s)
     seen = list(scene.by_rank(range(job.world)))
     if scene.newest_step() > incident.cut:
-        cut = scene.newest_step() + 2 * _margin(scene)
+        cut = scene.newest_step() + 2 * saving.margin(scene)
         return [Put(_replace(job, incident=_replace(incident, cut=cut)))]
     late = [m for _, m, s in seen if not (s and s.doing == "paused" and s.step == incident.cut)]
     if late:
@@ -246,8 +247,24 @@ def _goes_on(status: Status | None, job: Job, incident: Incident) -> bool:
     )
 
 
+def _saving(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> list[Action]:
+    """No spares, and the survivors write down what they have. Then the job is over, and can be restored."""
+    job, under_way = scene.job, scene.job.saving
+    if under_way is None or under_way.at_step < 0:
+        return closing.give_up(scene, "its snapshot was not taken", unix_s)
+    done, why = saving.progress(scene, under_way)
+    if not why and now_s - scene.saving_since_s > scene.limits.save_s:
+        why = f"not done within {scene.limits.save_s:g} s"
+    if done and not under_way.parts:
+        return [Put(_replace(job, saving=_replace(under_way, parts=done)))]
+    if done or why:
+        return closing.saved(scene, saving.ended(job, done[0][1] if done else "", why, unix_s), unix_s)
+    return []
+
+
 _PHASES = {
-    "requested": _requested, "preparing": _preparing, "quiescing": _quiescing, "moving": _moving, "resuming": _resuming,
+    "requested": _requested, "preparing": _preparing, "quiescing": _quiescing, "moving": _moving,
+    "resuming": _resuming, "saving": _saving,
 }  # fmt: skip
 
 
@@ -291,7 +308,7 @@ def _overdue(scene: Scene, incident: Incident, late: list[Member], now_s: float,
 def _enough(scene: Scene, incident: Incident, why: str, unix_s: float) -> list[Action]:
     if incident.kind == "planned":
         return closing.cancel(scene, why, unix_s)
-    return closing.give_up(scene, why, unix_s)
+    return saving.last_resort(scene, incident, why, unix_s) or closing.give_up(scene, why, unix_s)
 
 
 def _again(incident: Incident) -> Incident:
@@ -308,10 +325,3 @@ def _entered(incident: Incident, phase: Phase, unix_s: float) -> Incident:
     if phase not in dict(stamps):
         stamps = (*stamps, (phase, unix_s))
     return _replace(incident, phase=phase, phase_unix_s=stamps)
-
-
-def _margin(scene: Scene) -> int:
-    """Steps from the newest known to the cut: two, for one may be begun by those who are ahead, and more when steps are
-    so short that word would not reach everybody in time."""
-    step_s = scene.step_s()
-    return 2 + (math.ceil(scene.limits.cut_s / step_s) if step_s > 0 else 2)

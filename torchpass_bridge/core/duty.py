@@ -7,6 +7,21 @@ import msgspec
 from torchpass_bridge.wire import Copy, Job, Member
 
 
+class Save(msgspec.Struct, frozen=True):
+    """A part of a snapshot. `share`: of the tensors, (which, of how many); None: only what is known of ranks alone.
+
+    `missing`: ranks without a writer, and the member that held each. `publish`: by rank, the digests of all parts, for
+    who publishes them."""
+
+    number: int
+    attempt: int
+    at_step: int
+    cause: str
+    share: tuple[int, int] | None
+    missing: tuple[tuple[int, str], ...] = ()
+    publish: tuple[tuple[int, str], ...] = ()
+
+
 class Duty(msgspec.Struct, frozen=True):
     """All of it, at once:
 
@@ -19,6 +34,7 @@ class Duty(msgspec.Struct, frozen=True):
     - `build`: the group to build for the time after; None: leave the one that is being built. `build_members`: by rank.
     - `give`: let the state be read, at this step and by the members of `build`.
     - `take`: from whom to take state over; `take_from`: their members, `own_from`: whose own state too.
+    - `save`: the part of a snapshot to write.
     """
 
     fenced: bool = False
@@ -36,6 +52,7 @@ class Duty(msgspec.Struct, frozen=True):
     own_from: Member | None = None
     at_step: int = -1
     """What is applied when the group of `group` or `build` begins; -1: as it is."""
+    save: Save | None = None
 
 
 def duty(job: Job, me: str) -> Duty:
@@ -47,7 +64,10 @@ def duty(job: Job, me: str) -> Duty:
     if job.ended:
         return Duty(ended=job.ended, rank=rank, group=group, members=job.members)
     if incident is None:
-        return Duty(rank=rank, group=group, members=job.members) if rank is not None else Duty()
+        if rank is None:
+            return Duty()
+        cut = job.saving.at_step if job.saving is not None and job.saving.last else -1
+        return Duty(rank=rank, group=group, members=job.members, pause_at=cut, save=_save(job, rank))
     claimed = next((r for r, m in incident.claims if m.id == me), None)
     if rank is None and claimed is None:
         return Duty()
@@ -55,6 +75,9 @@ def duty(job: Job, me: str) -> Duty:
     if incident.phase == "resuming":
         return Duty(rank=rank, group=group, members=job.members, at_step=incident.at_step)
     crash = incident.kind == "crash"
+    if incident.phase == "saving":
+        save = _save(job, rank) if rank is not None and rank not in incident.leaving else None
+        return Duty(rank=held, group=group, members=job.members, release=rank is not None, save=save)
     if incident.phase == "requested":
         return Duty(rank=held, group=group, members=job.members, release=crash and rank is not None)
     after = job.next_members()
@@ -74,4 +97,19 @@ def duty(job: Job, me: str) -> Duty:
         take_from=tuple(job.members[source] for source in copy.sources) if copy else (),
         own_from=job.members[copy.own] if copy and copy.own is not None else None,
         at_step=incident.at_step if moving else -1,
+    )
+
+
+def _save(job: Job, rank: int) -> Save | None:
+    saving = job.saving
+    if saving is None or saving.at_step < 0 or rank not in saving.writers:
+        return None
+    return Save(
+        number=saving.number,
+        attempt=saving.attempt,
+        at_step=saving.at_step,
+        cause=saving.cause,
+        share=(saving.tensors.index(rank), len(saving.tensors)) if rank in saving.tensors else None,
+        missing=tuple((other, m.id) for other, m in enumerate(job.members) if other not in saving.writers),
+        publish=saving.parts if rank == saving.tensors[0] else (),
     )

@@ -37,6 +37,8 @@ def found(name: str, seats: Mapping[int, Member], old: Job | None) -> Job | None
         fenced=(*old.fenced, *(m.id for m in old.members))[-FENCED:] if old else (),
         incidents=old.incidents if old else 0,
         moved_unix_s=old.moved_unix_s if old else (),
+        snapshots=old.snapshots if old else 0,
+        saved=old.saved if old else (),
         ended="refused" if wrong else "",
         why=wrong,
     )
@@ -50,7 +52,16 @@ def _wrong(here: Mapping[int, Member], world: int) -> str:
     for rank, member in here.items():
         if misfits := reference.fit.misfits(member.fit):
             return f"rank {rank} on {member.host} is not like rank {first} on {reference.host}: {misfits}"
+        if member.begins != reference.begins:
+            return (
+                f"rank {rank} on {member.host} begins {_with(member)}, rank {first} on {reference.host} "
+                f"{_with(reference)}"
+            )
     if last >= world:
         return f"rank {last} on {here[last].host} does not exist in a job of {world} ranks"
     ids = [member.id for member in here.values()]
     return "two ranks are held under one id" if len(set(ids)) < len(ids) else ""
+
+
+def _with(member: Member) -> str:
+    return f"with snapshot {member.begins}" if member.begins else "without a snapshot"

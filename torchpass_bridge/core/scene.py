@@ -29,6 +29,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Without a word of any survivor, while spares are heard, a crashed job is lost."""
     attempts: int = 8
     """After so many attempts within one incident a planned migration is cancelled and a crashed job ends."""
+    save_s: float = 900.0
+    """For all to write their parts of a snapshot, and for it to be published."""
     per_hour: int = 6
     """Planned migrations that nobody asked for in person."""
 
@@ -112,6 +114,7 @@ class Scene:
         """When the newest step of the members grew, and to what; the latest ones."""
         self.phase_since_s = now_s
         self.incident_since_s = now_s
+        self.saving_since_s = now_s
 
     def see_job(self, job: Job, now_s: float) -> None:
         old, new = self.job.incident, job.incident
@@ -119,6 +122,8 @@ class Scene:
             self.phase_since_s = now_s
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
+        if _under_way(self.job) != _under_way(job):
+            self.saving_since_s = now_s
         self.job = job
 
     def see_spares(self, spares: dict[str, Spare], now_s: float) -> None:
@@ -190,3 +195,7 @@ class Scene:
 
     def newest_step(self) -> int:
         return max((s.step for m in self.job.members if (s := self.status(m))), default=0)
+
+
+def _under_way(job: Job) -> tuple[int, int] | None:
+    return (job.saving.number, job.saving.attempt) if job.saving else None

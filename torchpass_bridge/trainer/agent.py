@@ -44,6 +44,9 @@ class Said(msgspec.Struct):
     trouble: str = ""
     peer_gone: bool = False
     pause_s: float = 0.0
+    saved: tuple[int, int, str] = (0, 0, "")
+    published: tuple[int, int, str] = (0, 0, "")
+    unsaved: tuple[int, int, str] = (0, 0, "")
 
 
 class Agent:
@@ -188,7 +191,7 @@ class Agent:
             self._buddy.to(buddy_of(job.members, rank) if (rank := job.rank_of(self.settings.id)) is not None else None)
         calm = (
             present is not None and not lost and not found.ended and found.group == present.key and not found.release
-            and found.pause_at < 0 and found.build is None
+            and found.pause_at < 0 and found.build is None and found.save is None
         )  # fmt: skip
         self.duty = found
         self._notify(attention=not calm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchpass_bridge.exits import FENCED, OVER, REFUSED
+from torchpass_bridge.exits import FENCED, OVER, REFUSED, SAVED
 
 
 class Ending(SystemExit):
@@ -31,10 +31,10 @@ class HandedOver(Ending):
 
 
 class Stopped(Ending):
-    """The job has ended before its steps were done."""
+    """The job has ended before its steps were done. `saved`: with a snapshot to go on from."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(1, why)
+    def __init__(self, why: str, *, saved: bool = False) -> None:
+        super().__init__(SAVED if saved else 1, why)
 
 
 class NotNeeded(Ending):

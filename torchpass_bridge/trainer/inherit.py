@@ -63,6 +63,13 @@ class Heir:
         assert self.rank is not None
         return _STEP.pack(self.at) + sealed(self._settings.key, self.rank, self.at, self.note(self.rank, self.at))
 
+    def first_at(self, member_id: str) -> tuple[int, bytes] | None:
+        """What a member has left of its beginning: the step, and sealed bytes."""
+        left = self._first_of(member_id)
+        if left is None or len(left) <= _STEP.size:
+            return None
+        return int(_STEP.unpack_from(left)[0]), left[_STEP.size :]
+
     def back_to(self, step: int) -> None:
         self._own.put(self._notes[step])
         self.at = step
@@ -106,11 +113,30 @@ class Heir:
             self._own.put(data)
             self._notes[self.at] = data
             return
+        self._own.put(sources.any_own())
+        self._anew(rank, step)
+
+    def restore(self, rank: int, step: int, sealed_notes: list[tuple[int, int, bytes]]) -> None:
+        """Begin with what a snapshot of step `step` has. `sealed_notes`: (of which rank, at which step, bytes), this
+        rank's first, if it is there. ValueError when one does not carry the job's mark."""
+        if not sealed_notes:
+            raise ValueError("it has nothing of what belongs to ranks alone")
+        of, at, data = sealed_notes[0]
+        found = opened(self._settings.key, of, at, data)
+        self._notes.clear()
+        self.rank, self.at = rank, at
+        self._own.put(found)
+        if of == rank:
+            self._notes[at] = found
+        else:
+            self._anew(rank, step)
+
+    def _anew(self, rank: int, step: int) -> None:
+        """Generators for a rank whose own ones nobody has any more."""
         _log.warning(
             "what belonged to rank %d alone is lost with it: its generators are seeded anew at step %d, so the job "
             "will not end to the last bit as it would have", rank, step,
         )  # fmt: skip
-        self._own.put(sources.any_own())
         told = hashlib.sha256(f"{self._settings.job} {rank} {step}".encode()).digest()
         self._own.reseed(int.from_bytes(told[:7], "big"))
         self.at = step
@@ -120,14 +146,12 @@ class Heir:
         kept = kept_of(self._settings, _likely(job, rank), rank, step)
         if kept is not None and kept[0] >= step - 1:
             return kept
-        left = self._first_of(job.members[rank].id)
-        if left is not None and len(left) > _STEP.size:
-            (at,) = _STEP.unpack_from(left)
-            if (kept is None or at > kept[0]) and 0 <= step - at <= MAX_ALONE:
-                try:
-                    return at, opened(self._settings.key, rank, at, left[_STEP.size :])
-                except ValueError as error:
-                    _log.warning("%s", error)
+        left = self.first_at(job.members[rank].id)
+        if left is not None and (kept is None or left[0] > kept[0]) and 0 <= step - left[0] <= MAX_ALONE:
+            try:
+                return left[0], opened(self._settings.key, rank, *left)
+            except ValueError as error:
+                _log.warning("%s", error)
         return kept
 
     def finish(self, step: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from torchpass_bridge.core.duty import Duty
+from torchpass_bridge.core.duty import Duty, Save
 from torchpass_bridge.trainer.agent import Agent
 from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.chunks import Chunks
@@ -27,8 +27,9 @@ from torchpass_bridge.trainer.endings import Fenced, HandedOver, NotNeeded, Refu
 from torchpass_bridge.trainer.giving import Giver, Offer
 from torchpass_bridge.trainer.groups import Group, hollow, install
 from torchpass_bridge.trainer.inherit import Heir
-from torchpass_bridge.trainer.own import Own
+from torchpass_bridge.trainer.own import Own, sealed
 from torchpass_bridge.trainer.replica import Replica
+from torchpass_bridge.trainer.saving import Saver, Taken, share_of
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.state import State
 from torchpass_bridge.trainer.taking import NotTaken, Sources
@@ -72,6 +73,7 @@ class Loop:
         self.total = 0
         self.turn: Turn | None = None
         self._giver, self._buddy = giver, buddy
+        self._saver = Saver(settings, agent.tell)
         self._broken = False
         self._alone = False
         self._optimizers_stepped = 0
@@ -197,8 +199,11 @@ class Loop:
                 raise NotNeeded(f"{self.settings.job} has finished")
             return True
         if todo.ended:
-            why = self.agent.job.why if self.agent.job is not None else ""
-            raise Stopped(f"{self.settings.job} has ended at step {self.step} of {self.total}: {why or todo.ended}")
+            job = self.agent.job
+            saved = job is not None and bool(job.saved) and job.why.endswith(job.saved[-1].path) and job.saved[-1].path
+            why = job.why if job is not None else ""
+            words = f"{self.settings.job} has ended at step {self.step} of {self.total}: {why or todo.ended}"
+            raise Stopped(words, saved=bool(saved))
         if self.agent.refused and self.rank is None:
             raise Refused(f"this spare can never take a rank of {self.settings.job}: {self.agent.refused}")
         return False
@@ -211,6 +216,8 @@ class Loop:
             self._enter(following, todo.rank)
         present = self.agent.present
         sound = present is not None and present.key == todo.group and not (self._broken or present.released)
+        if todo.save is not None:
+            self._save(todo.save, training=sound and not todo.release)
         if sound and not todo.release and self.step < self.total and todo.pause_at != self.step:
             if not self._entered:
                 self._paused_s = None  # it stood still for something that was cancelled
@@ -272,6 +279,30 @@ class Loop:
             _log.info("step %d: done alone, for rank %s", turn.step, self.heir.rank)
         self.turn = turn
         return turn
+
+    def _save(self, save: Save, *, training: bool) -> None:
+        """This rank's part, when it stands where it is to be taken."""
+        key = (save.number, save.attempt)
+        if save.publish and self._saver.publishing != key:
+            self._saver.publish(save)
+        known = 0 <= self.heir.at <= self.step and (self.heir.at == self.step or save.share is None)
+        there = self.step == save.at_step or (save.share is None and not training)
+        if self._saver.begun != key and known and there:
+            self._saver.begin(save, lambda: self._taken(save))
+
+    def _taken(self, save: Save) -> Taken:
+        rank, fit = self.rank, self.agent.member.fit if self.agent.member is not None else None
+        assert rank is not None
+        assert fit is not None
+        at = self.heir.at
+        own = {(rank, at): sealed(self.settings.key, rank, at, self.heir.note(rank, at))}
+        for other, member in save.missing:
+            kept = self._giver.kept.newest(other, save.at_step) or self.heir.first_at(member)
+            if kept is not None:
+                own[other, kept[0]] = kept[1]
+        bare = self.state.empty()
+        shared = share_of(self.state.tensors(bare=bare), save.share) if save.share is not None else {}
+        return Taken(rank, fit, Chunks(self.state.pieces(bare=bare)).layout, shared, own)
 
     def _give(self) -> None:
         job = self.agent.job

@@ -29,6 +29,7 @@ from torchpass_bridge.trainer.groups import Group, hollow, install, solo
 from torchpass_bridge.trainer.loop import Loop
 from torchpass_bridge.trainer.own import Own, Stateful
 from torchpass_bridge.trainer.replica import Replica
+from torchpass_bridge.trainer.restoring import Origin, compare, origin, restore
 from torchpass_bridge.trainer.settings import Settings, Times, from_environment
 from torchpass_bridge.trainer.state import State
 from torchpass_bridge.wire import Member
@@ -145,9 +146,12 @@ class Run:
         A spare waits in here until it takes a rank's place, after one step that it does alone, for practice."""
         loop = self._protected()
         try:
-            if self.spare:
+            begin = origin(self.settings)
+            if self.spare or begin is not None:
                 yield from loop.rehearse()
-            self._enlist(loop)
+            if begin is not None:
+                loop.step = restore(self.settings, begin, loop.state, loop.heir)
+            self._enlist(loop, begin)
             yield from loop.turns(total)
         except Ending as ending:
             _log.warning("%s", ending.why)
@@ -167,7 +171,7 @@ class Run:
             raise RuntimeError("call run.protect(optimizer, …) before the first step")
         return self._loop
 
-    def _enlist(self, loop: Loop) -> None:
+    def _enlist(self, loop: Loop, begin: Origin | None) -> None:
         fresh = loop.state.empty()
         if fresh:
             loop.state.materialize()
@@ -175,11 +179,15 @@ class Run:
         fit = loop.state.fit(self.device, told, self.world)
         if fresh and not self.spare:
             loop.state.forget()  # an optimizer's first step may differ from one with zeros
+        if begin is not None:
+            compare(begin, fit)
         settings = self.settings
+        self._agent.said.step = max(loop.step, 0)
         self._agent.enlist(
             Member(
                 id=settings.id, host=settings.host, pid=os.getpid(), address=self._giver.address, fit=fit,
-                accelerator=settings.accelerator, domain=settings.domain,
+                accelerator=settings.accelerator, domain=settings.domain, snapshots=settings.snapshots,
+                begins=begin.name if begin is not None else "",
             ),
             loop.heir.first() if settings.rank is not None else b"",
         )  # fmt: skip

@@ -14,6 +14,10 @@ import msgspec
 
 from torchpass_bridge.wire import BEAT_S, check_name
 
+LATEST = "latest"
+"""The job's own latest snapshot; at the start, when there is none."""
+KEPT = "3"
+
 
 class Times(msgspec.Struct, frozen=True):
     """Timeouts, from the shortest to the longest: each leaves room for what it waits for to fail first.
@@ -54,6 +58,12 @@ class Settings(msgspec.Struct, frozen=True):
     domain: str = ""
     accelerator: str = ""
     lent_from: str = ""
+    snapshots: str = ""
+    """The folder, shared by all hosts, for snapshots of the job; empty: none are taken."""
+    snapshots_kept: int = int(KEPT)
+    """0: all."""
+    restore: str = ""
+    """The snapshot to begin with, or a folder of some, or LATEST; empty: at the start."""
     times: Times = Times()
 
 
@@ -80,6 +90,11 @@ def from_environment(told: Mapping[str, str], times: Times) -> Settings:
         domain=told.get("TORCHPASS_DOMAIN", ""),
         accelerator=told.get("TORCHPASS_ACCELERATOR") or told.get("LOCAL_RANK", ""),
         lent_from=told.get("TORCHPASS_LENT_FROM", ""),
+        snapshots=_folder(told, "TORCHPASS_SNAPSHOTS"),
+        snapshots_kept=_number(told, "TORCHPASS_SNAPSHOTS_KEPT", "how many")
+        if "TORCHPASS_SNAPSHOTS_KEPT" in told
+        else 3,
+        restore=_restore(told) if rank is not None else "",
         times=times,
     )
 
@@ -96,6 +111,22 @@ def _number(told: Mapping[str, str], name: str, words: str) -> int:
     if not value.isdecimal():
         raise ValueError(f"{name}={value!r} is no number: {words}")
     return int(value)
+
+
+def _folder(told: Mapping[str, str], name: str) -> str:
+    """It need not be there yet."""
+    value = told.get(name, "")
+    if value and not Path(value).is_absolute():
+        raise ValueError(f"{name}={value!r} is no absolute path: it has to be the same folder for every process")
+    return value
+
+
+def _restore(told: Mapping[str, str]) -> str:
+    if told.get("TORCHPASS_RESTORE", "") != LATEST:
+        return _folder(told, "TORCHPASS_RESTORE")
+    if not told.get("TORCHPASS_SNAPSHOTS"):
+        raise ValueError(f"TORCHPASS_RESTORE={LATEST} needs TORCHPASS_SNAPSHOTS, the folder of the job's snapshots")
+    return LATEST
 
 
 def _store(said: str) -> str:

@@ -35,6 +35,10 @@ class State:
         """`bare`: as before the first step, without what the optimizers keep."""
         return [_piece(name, tensor) for name, tensor in self._tensors(bare=bare)]
 
+    def tensors(self, *, bare: bool = False) -> dict[str, torch.Tensor]:
+        """By name, as they are."""
+        return dict(self._tensors(bare=bare))
+
     def empty(self) -> bool:
         """Before the first step an optimizer has nothing yet."""
         return not any(optimizer.state for optimizer in self.optimizers)

@@ -1,0 +1,107 @@
+"""What the ranks' logs of one run tell: when each step was there, what was done twice, what an event cost."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one event. `pause_s`: longer than a usual step it took until there was a new one; `recover_s`: from the event
+    to the end of the first new step; `steps_lost`: applied steps that were done again, or were not whole."""
+
+    pause_s: float
+    recover_s: float
+    steps_lost: int
+
+
+@dataclass(slots=True)
+class Story:
+    """`whole`: (when, step): all ranks had applied it, for the first time."""
+
+    world: int
+    steps: int
+    whole: list[tuple[float, int]] = field(default_factory=list)
+    again_s: list[float] = field(default_factory=list)
+    """When a rank applied a step that it, or another holder of the rank, had applied before."""
+    short_s: list[float] = field(default_factory=list)
+    """When a step was discarded or done without all ranks (torchft)."""
+    hashes: dict[int, str] = field(default_factory=dict)
+    saved_s: list[float] = field(default_factory=list)
+
+    @property
+    def began_s(self) -> float:
+        return self.whole[0][0]
+
+    @property
+    def took_s(self) -> float:
+        """From the end of the first step to that of the last."""
+        return self.whole[-1][0] - self.began_s
+
+    @property
+    def step_s(self) -> float:
+        """The usual one."""
+        times = [at_s for at_s, _ in self.whole]
+        return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+
+    @property
+    def steps_lost(self) -> int:
+        """By the rank that had to repeat most; a step that was short is short for all."""
+        return round(len(self.again_s) / self.world) + len(self.short_s)
+
+    def cost(self, event_s: float, until_s: float) -> Cost:
+        """`event_s`: monotonic; `until_s`: of the next event."""
+        before = max((at_s for at_s, _ in self.whole if at_s <= event_s), default=self.began_s)
+        # A step may have been all but done: the first one that was begun after the event is the second one to end.
+        after = [at_s for at_s, _ in self.whole if at_s > event_s]
+        if not after:
+            return Cost(0.0, 0.0, 0)
+        times = [before, *after[: 1 + round((until_s - event_s) / self.step_s)]]
+        gaps = [(b - a, b) for a, b in zip(times, times[1:], strict=False) if a < until_s]
+        gap_s, end_s = max(gaps)
+        lost = sum(event_s < at_s <= until_s for at_s in self.again_s)
+        short = sum(event_s < at_s <= until_s for at_s in self.short_s)
+        return Cost(max(0.0, gap_s - self.step_s), end_s - event_s, round(lost / self.world) + short)
+
+
+def read(folder: Path, world: int, steps: int) -> Story:
+    """The logs of all processes of a run, whole or not yet."""
+    story = Story(world, steps)
+    lines = sorted(_lines(folder.glob("*.jsonl")), key=lambda line: line.get("at_s", 0.0))
+    applied: dict[int, set[int]] = defaultdict(set)
+    short: dict[int, float] = {}
+    for line in lines:
+        if "done" in line:
+            story.hashes[line["rank"]] = line["sha256"]
+        elif "saved_s" in line:
+            story.saved_s.append(line["saved_s"])
+        elif "short" in line:
+            short[line["short"]] = line["at_s"]
+        elif line["rank"] in applied[line["step"]]:
+            story.again_s.append(line["at_s"])
+        else:
+            applied[line["step"]].add(line["rank"])
+            if len(applied[line["step"]]) == world:
+                story.whole.append((line["at_s"], line["step"]))
+    story.short_s = sorted(short.values())
+    return story
+
+
+def newest(folder: Path) -> int:
+    """The newest step that anybody has applied; -1: none."""
+    return max((line["step"] for line in _lines(folder.glob("*.jsonl")) if "at_s" in line and "step" in line), default=-1)
+
+
+def _lines(paths: Iterable[Path]) -> Iterable[dict[str, Any]]:
+    for path in paths:
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:  # killed in the middle of it
+                continue

@@ -1,0 +1,149 @@
+"""This process's part of a snapshot: taken at a boundary between two steps, written beside training, published by one.
+
+Taking it is a copy of this rank's share of the tensors, which with DDP is one of as many shares as there are ranks:
+that is all that training waits for. A thread writes it with torch.distributed.checkpoint, each rank into a folder of
+its own and without a collective (`no_dist`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+
+from torchpass_bridge import snapshot
+from torchpass_bridge.core.duty import Save
+from torchpass_bridge.trainer.settings import Settings
+from torchpass_bridge.wire import Fit
+
+Tell = Callable[..., None]
+"""`Agent.tell`."""
+
+_log = logging.getLogger(__name__)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What was so at the boundary. `own`: (rank, step) -> sealed bytes."""
+
+    rank: int
+    fit: Fit
+    layout: str
+    tensors: Mapping[str, torch.Tensor]
+    own: Mapping[tuple[int, int], bytes]
+
+
+class Saver:
+    """`begun`, `publishing`: (number, attempt) of what was last taken and published here."""
+
+    def __init__(self, settings: Settings, tell: Tell) -> None:
+        self._settings, self._tell = settings, tell
+        self.begun = (0, 0)
+        self.publishing = (0, 0)
+
+    def begin(self, save: Save, take: Callable[[], Taken]) -> None:
+        """Call where the step is the one to be saved. It comes back when the state may change again."""
+        key = self.begun = (save.number, save.attempt)
+        began_s = time.perf_counter()
+        try:
+            taken = take()
+        except (RuntimeError, ValueError) as error:  # not enough memory, or no dense tensor
+            self._failed(key, error)
+            return
+        _log.info(
+            "snapshot %d: step %d taken in %.0f ms", *key[:1], save.at_step, (time.perf_counter() - began_s) * 1e3
+        )
+        self._tell(saved=(*key, ""))
+        self._in_thread(key, lambda: self._write(save, taken))
+
+    def publish(self, save: Save) -> None:
+        key = self.publishing = (save.number, save.attempt)
+        self._in_thread(key, lambda: self._publish(save))
+
+    def _in_thread(self, key: tuple[int, int], work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 (disks, and what torch makes of them)
+                self._failed(key, error)
+
+        threading.Thread(target=run, name="torchpass-save", daemon=True).start()
+
+    def _failed(self, key: tuple[int, int], error: BaseException) -> None:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        _log.warning("snapshot %d: %s", key[0], why)
+        self._tell(unsaved=(*key, why))
+
+    def _root(self, save: Save) -> Path:
+        settings = self._settings
+        return snapshot.partial(Path(settings.snapshots), settings.job, save.at_step, save.number, save.attempt)
+
+    def _write(self, save: Save, taken: Taken) -> None:
+        root, rank = self._root(save), taken.rank
+        folder = f"part-{rank}"
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        if taken.tensors:
+            writer = FileSystemWriter(str(root / folder), single_file_per_rank=True, sync_files=True)
+            save_tensors(dict(taken.tensors), storage_writer=writer, no_dist=True)
+        notes = []
+        for (of, step), data in taken.own.items():
+            note = snapshot.OwnNote(of, step, f"own-{of}-{step}-by-{rank}")
+            with open(root / note.name, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            notes.append(note)
+        names = [f"{folder}/{path.name}" for path in (root / folder).iterdir()] + [note.name for note in notes]
+        part = snapshot.Part(
+            rank, self._settings.id, taken.fit, taken.layout, folder if save.share is not None else "",
+            tuple(taken.tensors), tuple(notes), snapshot.measured(root, names),
+        )  # fmt: skip
+        self._tell(saved=(save.number, save.attempt, snapshot.write_part(root, part)))
+
+    def _publish(self, save: Save) -> None:
+        settings, now_unix_s = self._settings, time.clock_gettime(time.CLOCK_REALTIME)
+        root = self._root(save)
+        path = snapshot.publish(
+            root, settings.job, save.at_step, save.number, save.cause, save.publish, now_unix_s, settings.world
+        )
+        _log.info("snapshot %d: published as %s", save.number, path)
+        self._tell(published=(save.number, save.attempt, str(path)))
+        for gone in snapshot.tidy(path.parent, settings.snapshots_kept, save.number, now_unix_s):
+            _log.info("removed %s", gone)
+
+
+def share_of(tensors: Mapping[str, torch.Tensor], share: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """Copies of one rank's share: as many bytes as the others', nearly, and alike dealt out by all."""
+    which, of = share
+    loads = [0] * of
+    mine: dict[str, torch.Tensor] = {}
+    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
+        least = loads.index(min(loads))
+        loads[least] += tensors[name].nbytes
+        if least == which:
+            mine[name] = tensors[name].detach().to("cpu", copy=True)
+    return mine
+
+
+def load(path: Path, manifest: snapshot.Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill `tensors` with those of the snapshot. NotWhole when it has not all of them."""
+    left = set(tensors)
+    for part in manifest.parts:
+        if part.tensors:
+            wanted: dict[str, Any] = {name: tensors[name].detach() for name in part.tensors if name in tensors}
+            if len(wanted) < len(part.tensors):
+                raise snapshot.NotWhole(f"{path}: {part.tensors[0]} and others are no tensors of this job")
+            with torch.no_grad():
+                load_tensors(wanted, storage_reader=FileSystemReader(str(path / part.folder)), no_dist=True)
+            left -= wanted.keys()
+    if left:
+        raise snapshot.NotWhole(f"{path} lacks {len(left)} tensors, among them {min(left)}")
