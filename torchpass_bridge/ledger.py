@@ -38,6 +38,8 @@ class Line(msgspec.Struct, frozen=True):
     resolved_ratio: float | None
     pause_s: dict[str, float] | None
     accelerator_s: float
+    detection_s: dict[str, float] | None = None
+    """The same of crashes: from the last word of who was gone to the incident's begin."""
 
 
 class Ledger(msgspec.Struct, frozen=True):
@@ -64,7 +66,6 @@ def line(entries: Sequence[Entry]) -> Line:
         return sum(entry.outcome == outcome for entry in entries)
 
     judged = [entry for entry in entries if entry.outcome != "cancelled"]
-    pauses_s = sorted(entry.pause_s for entry in entries if entry.outcome == "moved")
     return Line(
         incidents=len(entries),
         moved=count("moved"),
@@ -73,8 +74,9 @@ def line(entries: Sequence[Entry]) -> Line:
         lost=count("lost"),
         steps_lost=sum(entry.steps_lost for entry in entries),
         resolved_ratio=sum(resolved(entry) for entry in judged) / len(judged) if judged else None,
-        pause_s={"p50": _at(pauses_s, 0.5), "p95": _at(pauses_s, 0.95), "max": pauses_s[-1]} if pauses_s else None,
+        pause_s=_spread([entry.pause_s for entry in entries if entry.outcome == "moved"]),
         accelerator_s=sum(entry.pause_s * entry.world for entry in entries),
+        detection_s=_spread([entry.detection_s for entry in entries if entry.detection_s > 0]),
     )
 
 
@@ -103,6 +105,11 @@ def _by(entries: Sequence[Entry], what: Callable[[Entry], str]) -> dict[str, Lin
     for entry in entries:
         groups.setdefault(what(entry), []).append(entry)
     return {name: line(some) for name, some in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    ordered = sorted(values)
+    return {"p50": _at(ordered, 0.5), "p95": _at(ordered, 0.95), "max": ordered[-1]} if ordered else None
 
 
 def _at(ordered: Sequence[float], share: float) -> float:

@@ -142,6 +142,8 @@ class Incident(msgspec.Struct, frozen=True):
     """Spares that were gone, or too slow, once: the last ones to be claimed again."""
     digests: tuple[tuple[int, str], ...] = ()
     """By rank, of what was verified."""
+    detection_s: float = 0.0
+    """Crash: from the last word of who is gone to the incident's begin, the longest of them: no less than it took."""
     began_unix_s: float = 0.0
     phase_unix_s: tuple[tuple[str, float], ...] = ()
     """When each phase was entered first, for the ledger."""
@@ -153,8 +155,9 @@ Outcome = Literal["moved", "cancelled", "stopped", "lost"]
 class Entry(msgspec.Struct, frozen=True):
     """A closed incident, as the ledger keeps it. `pause_s`: from the last step before to the first one after.
 
-    `steps_lost`: applied steps that had to be done again; `outcome`: moved · cancelled (planned: nobody left, the job
-    trained on) · stopped (no spare: the job ended) · lost (nobody had the state any more)."""
+    `steps_lost`: applied steps that have to be done again: of a job that ended, those since its latest snapshot;
+    `outcome`: moved · cancelled (planned: nobody left, the job trained on) · stopped (no spare: the job ended) · lost
+    (nobody had the state any more). `rung`: 3, ranks leave a host; links and paths (1, 2) are the daemons' own."""
 
     job: str
     number: int
@@ -174,6 +177,8 @@ class Entry(msgspec.Struct, frozen=True):
     world: int
     attempts: int
     phase_unix_s: tuple[tuple[str, float], ...] = ()
+    detection_s: float = 0.0
+    rung: int = 3
 
 
 class Saving(msgspec.Struct, frozen=True):

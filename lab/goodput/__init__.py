@@ -1,1 +1,1 @@
-"""One training job under one schedule of faults, kept alive in four ways: what `linkpass lab bench goodput` compares."""
+"""One job under one schedule of faults, kept alive in four ways: what `linkpass lab bench goodput` compares."""

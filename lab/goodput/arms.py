@@ -1,8 +1,8 @@
 """The four ways: how each starts the job, what an event does to it, who brings back what is gone.
 
-Every arm is set up as well as it can be: torchrun looks at its workers ten times a second and its checkpoint interval is
-the best one for the schedule; torchft's processes are started again the moment they end, its lighthouse's timeouts are a
-tenth of the documented ones. Neither knows of a host that is to be left: for them a planned event is a crash.
+Every arm is set up as well as it can be: torchrun looks at its workers ten times a second and its checkpoint interval
+is the best one for the schedule; torchft's processes are started again the moment they end, its lighthouse's timeouts
+are a tenth of the documented ones. Neither knows of a host that is to be left: for them a planned event is a crash.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from lab.errors import LabError
-from lab.goodput import story
 from lab.goodput.schedule import THAW_S, Event
+from lab.goodput.story import Reader
 
 WORLD: Final = 4
 SPARES: Final = 2
@@ -41,6 +41,7 @@ class Arm:
         self.folder, self.steps = folder, steps
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By host."""
+        self.reader = Reader(folder, WORLD)
         self._told = dict(told or {})
         self._due: list[tuple[float, int]] = []
         """(when, pid): to be killed, for it was stopped."""
@@ -63,7 +64,7 @@ class Arm:
 
     def over(self) -> bool:
         """Every rank has told its end."""
-        return len(story.read(self.folder, WORLD, self.steps).hashes) == WORLD
+        return len(self.reader.update().hashes) == WORLD
 
     def check(self) -> None:
         """LabError when it can come to no end any more."""
@@ -176,12 +177,11 @@ class Torchft(Arm):
         self._told |= {
             "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}", "GOODPUT_TIMEOUT_S": str(TORCHFT_TIMEOUT_S),
         }  # fmt: skip
-        code = "import sys; from torchft._torchft import lighthouse_main; sys.argv[1:1] = []; lighthouse_main()"
         arguments = (
             "--bind", f"[::]:{port}", "--min_replicas", "3", "--quorum_tick_ms", "50", "--join_timeout_ms", "1000",
             "--heartbeat_timeout_ms", "1000",
         )  # fmt: skip
-        self.run("lighthouse", argv=("-c", code, *arguments))
+        self.run("lighthouse", argv=(str(Path(sys.executable).with_name("torchft_lighthouse")), *arguments))
         super().start()
 
     def strike(self, event: Event) -> None:
@@ -189,9 +189,8 @@ class Torchft(Arm):
 
     def turn(self) -> None:
         super().turn()
-        done = story.read(self.folder, WORLD, self.steps).hashes
         for rank in range(WORLD):
-            if self.processes[f"h{rank}"].poll() is not None and rank not in done:
+            if self.processes[f"h{rank}"].poll() is not None and rank not in self.reader.story.hashes:
                 self.run(f"h{rank}", RANK=str(rank))
 
 
@@ -269,7 +268,7 @@ class Linkpass(Arm):
 
     def _waits(self, host: str) -> bool:
         """It has done its step for practice, and is offered."""
-        return "a spare of goodput waits" in (self.folder / f"{host}.err").read_text(errors="replace")
+        return "waits as a spare" in (self.folder / f"{host}.err").read_text(errors="replace")
 
     def check(self) -> None:
         for host in ("store", "coordinator"):

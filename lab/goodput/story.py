@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ class Story:
     """`whole`: (when, step): all ranks had applied it, for the first time."""
 
     world: int
-    steps: int
     whole: list[tuple[float, int]] = field(default_factory=list)
     again_s: list[float] = field(default_factory=list)
     """When a rank applied a step that it, or another holder of the rank, had applied before."""
@@ -47,8 +47,7 @@ class Story:
     @property
     def step_s(self) -> float:
         """The usual one."""
-        times = [at_s for at_s, _ in self.whole]
-        return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+        return statistics.median(b - a for a, b in itertools.pairwise(at_s for at_s, _ in self.whole))
 
     @property
     def steps_lost(self) -> int:
@@ -63,45 +62,51 @@ class Story:
         if not after:
             return Cost(0.0, 0.0, 0)
         times = [before, *after[: 1 + round((until_s - event_s) / self.step_s)]]
-        gaps = [(b - a, b) for a, b in zip(times, times[1:], strict=False) if a < until_s]
+        gaps = [(b - a, b) for a, b in itertools.pairwise(times) if a < until_s]
         gap_s, end_s = max(gaps)
         lost = sum(event_s < at_s <= until_s for at_s in self.again_s)
         short = sum(event_s < at_s <= until_s for at_s in self.short_s)
         return Cost(max(0.0, gap_s - self.step_s), end_s - event_s, round(lost / self.world) + short)
 
 
-def read(folder: Path, world: int, steps: int) -> Story:
-    """The logs of all processes of a run, whole or not yet."""
-    story = Story(world, steps)
-    lines = sorted(_lines(folder.glob("*.jsonl")), key=lambda line: line.get("at_s", 0.0))
-    applied: dict[int, set[int]] = defaultdict(set)
-    short: dict[int, float] = {}
-    for line in lines:
+class Reader:
+    """Follows the logs of all processes of a run."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.story = Story(world)
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._applied: dict[int, set[int]] = defaultdict(set)
+        self._short: dict[int, float] = {}
+
+    def update(self) -> Story:
+        """With what was written since the last time."""
+        for line in sorted(self._new(), key=lambda line: line.get("at_s", 0.0)):
+            self._take(line)
+        return self.story
+
+    def _take(self, line: dict[str, Any]) -> None:
+        story = self.story
         if "done" in line:
             story.hashes[line["rank"]] = line["sha256"]
         elif "saved_s" in line:
             story.saved_s.append(line["saved_s"])
         elif "short" in line:
-            short[line["short"]] = line["at_s"]
-        elif line["rank"] in applied[line["step"]]:
+            self._short[line["short"]] = line["at_s"]
+            story.short_s = sorted(self._short.values())
+        elif line["rank"] in self._applied[line["step"]]:
             story.again_s.append(line["at_s"])
         else:
-            applied[line["step"]].add(line["rank"])
-            if len(applied[line["step"]]) == world:
+            self._applied[line["step"]].add(line["rank"])
+            if len(self._applied[line["step"]]) == story.world:
                 story.whole.append((line["at_s"], line["step"]))
-    story.short_s = sorted(short.values())
-    return story
 
-
-def newest(folder: Path) -> int:
-    """The newest step that anybody has applied; -1: none."""
-    return max((line["step"] for line in _lines(folder.glob("*.jsonl")) if "at_s" in line and "step" in line), default=-1)
-
-
-def _lines(paths: Iterable[Path]) -> Iterable[dict[str, Any]]:
-    for path in paths:
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:  # killed in the middle of it
-                continue
+    def _new(self) -> Iterator[dict[str, Any]]:
+        for path in self._folder.glob("*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                data = file.read()
+            whole, _, _ = data.rpartition(b"\n")
+            if whole:
+                self._read[path] = self._read.get(path, 0) + len(whole) + 1
+                yield from map(json.loads, whole.splitlines())

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from lab.train_gpt import GPT, Shape, load_text, weights_hash
@@ -75,11 +76,11 @@ class Job:
 def joined(prefix: str) -> tuple[int, DistributedDataParallel, Job]:
     """As a member of a group that stands once: (rank, DDP, job)."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(
+    store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world,
         is_master=rank == 0 and "TORCHELASTIC_RUN_ID" not in os.environ,
     )  # fmt: skip
-    dist.init_process_group("gloo", store=dist.PrefixStore(prefix, store), rank=rank, world_size=world)
+    dist.init_process_group("gloo", store=PrefixStore(prefix, store), rank=rank, world_size=world)
     job = Job(rank)
     return rank, DistributedDataParallel(job.net, bucket_cap_mb=BUCKET_MB), job
 
@@ -131,7 +132,7 @@ def torchft() -> None:
     rank = int(os.environ["RANK"])
     job = Job(rank)
     timeout = timedelta(seconds=float(os.environ["GOODPUT_TIMEOUT_S"]))
-    store = dist.TCPStore("localhost", 0, 1, is_master=True, wait_for_workers=False)
+    store = TCPStore("localhost", 0, 1, is_master=True, wait_for_workers=False)
     manager: Any = None
 
     def load_state(told: Any) -> None:

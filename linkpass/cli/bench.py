@@ -180,11 +180,37 @@ def naming(lab_file: Path | None, n: int, seed: int, json_file: Path | None, nam
     console(stderr=json_file is not None).print(table("Held", "failed", *KINDS, rows=rows))
 
 
-def need(module: str, what: str) -> None:
+@bench_group.command(epilog="Example: linkpass lab bench goodput --n 3 --json build/bench/goodput.json")
+@click.option("--n", type=click.IntRange(min=1), default=3, show_default=True, help="Events of each kind.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of when they are, and to whom.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write JSON to FILE; the table goes to stderr.")  # fmt: skip
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep the logs of all processes there."
+)
+@case_option
+def goodput(n: int, seed: int, json_file: Path | None, folder: Path | None, cases: tuple[str, ...]) -> None:
+    """Train one job four times under one schedule of faults: how long does it take, and are the weights the same?
+
+    none: stock DDP without faults. restart: torchrun with checkpoints. torchft. linkpass: ranks move to spares. Hosts
+    are asked to leave, killed and frozen, N times each, one each 25 s. N = 3 takes 20 to 35 minutes.
+    """
+    from lab.bench.goodput import CASES, Plan, behind, run, targets
+
+    need("torch", "the job")
+    plan = Plan(n, seed, chosen(cases, CASES))
+    if "torchft" in plan.arms:
+        need("torchft", "its case", "pip install 'linkpass[bench]'; or leave it out: --case restart --case linkpass")
+    if "linkpass" in plan.arms:
+        need("nats", "its case", "pip install 'linkpass[torchpass]'")
+    with watched("goodput", plan.total) as tell:
+        bench = run(plan, tell, folder.absolute() if folder else None)
+    show(bench, targets(bench), json_file, behind(bench))
+
+
+def need(module: str, what: str, hint: str = "make setup, or pip install 'linkpass[torch,lab]'") -> None:
     if find_spec(module) is None:
-        raise TroubleError(
-            f"{what} needs {module}, which is not installed", "make setup, or pip install 'linkpass[torch,lab]'"
-        )
+        raise TroubleError(f"{what} needs {module}, which is not installed", hint)
 
 
 def chosen(names: tuple[str, ...], known: Any) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ class RunningJob:
         await self._server.start()
         self.records = await Records.connect(self._server.url, "test")
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(work()) for work in (self._watch, self._listen, self._coordinate)]
+        self._tasks = [loop.create_task(work()) for work in (self._watch, self._listen)]
+        self._coordinator = loop.create_task(self._coordinate())
         for rank in range(self.world):
             self.start(f"h{rank}", RANK=str(rank))
         for number in range(self._spares):
@@ -67,9 +68,9 @@ class RunningJob:
             if process.is_alive():
                 process.kill()
             process.join()
-        for task in self._tasks:
+        for task in (*self._tasks, self._coordinator):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._coordinator, return_exceptions=True)
         await self.records.close()
         await self._server.stop()
 
@@ -81,6 +82,17 @@ class RunningJob:
     async def _coordinate(self) -> None:
         clock = Clock(time.monotonic, time.time)  # noqa: TID251 (the ledger's)
         await Coordinator(self.records, clock, (self.name,), LIMITS, key=lambda job: KEY.encode()).run()
+
+    async def new_coordinator(self, after_s: float) -> None:
+        """The one there was dies with all that it knew; another one comes."""
+        self._coordinator.cancel()
+        await asyncio.gather(self._coordinator, return_exceptions=True)
+        await asyncio.sleep(after_s)
+        self._coordinator = asyncio.get_running_loop().create_task(self._coordinate())
+
+    async def restart_store(self) -> None:
+        await self._server.kill()
+        await self._server.start()
 
     def start(self, host: str, **told: str) -> None:
         environment = {
@@ -157,8 +169,9 @@ class RunningJob:
     async def until(self, is_so: Callable[[Job], bool], what: str) -> None:
         await self._until(lambda: self.job is not None and is_so(self.job), what)
 
-    async def ask(self, what: str, host: str) -> Answer:
-        return await self.records.ask(self.name, Ask(f"t-{what}-{host}", what, host, unlimited=True), 5.0)  # type: ignore[arg-type]
+    async def ask(self, what: str, host: str, number: int = 0) -> Answer:
+        ask = Ask(f"t-{what}-{host}-{number}", what, host, unlimited=True)  # type: ignore[arg-type]
+        return await self.records.ask(self.name, ask, 5.0)
 
     def holder(self, host: str) -> str:
         """The id of the member on a host."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torchpass_bridge.ledger import cause_of, line, span_s, summarise
@@ -19,6 +20,12 @@ def test_the_share_is_of_what_moved_or_failed_and_cancelled_moves_are_neither() 
     said = line([entry(), entry(steps_lost=2), entry("stopped"), entry("lost"), entry("cancelled", pause_s=0.0)])
     assert (said.incidents, said.moved, said.stopped, said.lost, said.cancelled) == (5, 2, 1, 1, 1)
     assert (said.resolved_ratio, said.steps_lost) == (0.25, 2)
+
+
+def test_detection_is_told_of_what_was_detected() -> None:
+    assert line([entry(kind="planned")]).detection_s is None
+    found = [msgspec.structs.replace(entry(), detection_s=detection_s) for detection_s in (0.3, 0.0, 0.7)]
+    assert line(found).detection_s == {"p50": 0.3, "p95": 0.7, "max": 0.7}
 
 
 def test_without_anything_that_counts_there_is_no_share_rather_than_a_good_one() -> None:

@@ -88,6 +88,8 @@ def test_when_no_spare_is_left_the_survivors_save_the_job_and_it_ends(seed: int)
     alive = [made.processes[m.id] for m in made.job.members if m.id != victim.member.id]
     assert saved.step == max(p.step for p in alive)
     assert made.published == {1: saved.step}
+    assert entry.steps_lost == 0
+    assert made.limits.gone_s <= entry.detection_s < made.limits.silent_s + 0.5
 
 
 def test_another_one_dies_while_they_save_and_those_that_are_left_save_again() -> None:
@@ -113,6 +115,7 @@ def test_without_a_folder_nothing_is_asked_of_anybody_and_a_job_without_spares_e
     made.kill(made.holder(0))
     made.run(2000)
     assert (made.job.ended, made.job.saved) == ("stopped", ())
+    assert made.store.entries[1].steps_lost == max(p.step for p in made.processes.values())
 
 
 def test_a_disk_that_fails_is_said_and_the_job_trains_on_also_when_it_was_to_end() -> None:

@@ -93,7 +93,8 @@ def _table(title: str, lines: dict[str, Line]) -> Any:
     made = Table(box=None, pad_edge=False, header_style="dim")
     made.add_column(title)
     for column in (
-        "incidents", "resolved", "cancelled", "stopped", "lost", "pause p50", "p95", "steps lost", "accelerator s lost",
+        "incidents", "resolved", "cancelled", "stopped", "lost", "detected p50", "pause p50", "p95", "steps lost",
+        "accelerator s lost",
     ):  # fmt: skip
         made.add_column(column, justify="right")
     for name, one in lines.items():
@@ -101,6 +102,7 @@ def _table(title: str, lines: dict[str, Line]) -> Any:
         made.add_row(
             name, str(one.incidents), "-" if one.resolved_ratio is None else f"{one.resolved_ratio:.1%}",
             str(one.cancelled), str(one.stopped), str(one.lost),
+            f"{one.detection_s['p50']:.2f} s" if one.detection_s else "-",
             f"{pause['p50']:.2f} s" if pause else "-", f"{pause['p95']:.2f} s" if pause else "-",
             str(one.steps_lost), f"{one.accelerator_s:.1f}",
         )  # fmt: skip
@@ -116,5 +118,6 @@ def _print_entries(entries: list[Entry]) -> None:
         ranks = ", ".join(str(rank) for rank in entry.ranks) or "-"
         out.print(
             f"{when}  {entry.job} {entry.number}  {entry.kind}, {entry.trigger}: {entry.cause}; ranks {ranks}: "
-            f"{entry.outcome}, pause {entry.pause_s:.2f} s{f' ({entry.why})' if entry.why else ''}"
+            f"{entry.outcome}, {f'detected in {entry.detection_s:.2f} s, ' if entry.detection_s else ''}"
+            f"pause {entry.pause_s:.2f} s{f' ({entry.why})' if entry.why else ''}"
         )

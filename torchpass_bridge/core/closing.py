@@ -47,6 +47,8 @@ def saved(scene: Scene, job: Job, unix_s: float) -> list[Action]:
     cause = scene.job.saving.cause if scene.job.saving else ""
     words = f"saved after step {latest.step - 1}: {latest.path}" if latest.path else f"not saved: {latest.why}"
     entry = entry_of(scene, incident, "stopped", f"{cause}; {words}", unix_s)
+    if latest.path:
+        entry = _replace(entry, steps_lost=max(scene.newest_step() - latest.step, 0))
     return [Close(entry, _replace(job, incident=None, ended="stopped", why=words))]
 
 
@@ -79,8 +81,17 @@ def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_
         began_unix_s=incident.began_unix_s,
         ended_unix_s=unix_s,
         pause_s=max((s.pause_s for s in statuses if s.generation == job.generation), default=0.0) if moved else 0.0,
-        steps_lost=0,
+        steps_lost=_steps_lost(scene, outcome),
         world=job.world,
         attempts=incident.attempt + 1,
         phase_unix_s=incident.phase_unix_s,
+        detection_s=incident.detection_s,
     )
+
+
+def _steps_lost(scene: Scene, outcome: Outcome) -> int:
+    """A rank that moves goes on with the next step. A job that ended goes on from its latest snapshot."""
+    if outcome in ("moved", "cancelled"):
+        return 0
+    kept = max((saved.step for saved in scene.job.saved if saved.path), default=0)
+    return max(scene.newest_step() - kept, 0)

@@ -52,7 +52,7 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
     incident = job.incident
     lost = _losses(scene, now_s)
     if lost:
-        return [*actions, *_crash(scene, lost, unix_s)]
+        return [*actions, *_crash(scene, lost, now_s, unix_s)]
     if incident is not None and incident.kind == "crash" and _nobody(scene, now_s):
         return [*actions, *closing.give_up(scene, "no member of the job is heard any more", unix_s, lost=True)]
     if incident is None:
@@ -97,7 +97,7 @@ def _nobody(scene: Scene, now_s: float) -> bool:
     return not scene.deaf(now_s) and all(scene.silent(m, now_s, scene.limits.lost_s) for m in members)
 
 
-def _crash(scene: Scene, lost: dict[int, str], unix_s: float) -> list[Action]:
+def _crash(scene: Scene, lost: dict[int, str], now_s: float, unix_s: float) -> list[Action]:
     """A new incident, or the present one with more that leave. From `resuming` on the present one is over first."""
     job, incident = scene.job, scene.job.incident
     words = tuple(f"rank {rank} on {job.members[rank].host}: {why}" for rank, why in sorted(lost.items()))
@@ -112,6 +112,7 @@ def _crash(scene: Scene, lost: dict[int, str], unix_s: float) -> list[Action]:
             kind="crash", leaving=tuple(sorted(lost)),
             hosts=_hosts(job, lost), cause=words[0], evidence=words, trigger="silence",
             attempt=incident.attempt + 1 if incident else 0, claims=kept, began_unix_s=unix_s,
+            detection_s=max(now_s - scene.heard_at_s(job.members[rank]) for rank in lost),
             phase_unix_s=(("requested", unix_s),),
         )  # fmt: skip
         job = saving.interrupted(job)

@@ -157,9 +157,13 @@ class Scene:
 
     def silent(self, member: Member, now_s: float, limit_s: float) -> bool:
         """A spare that was offered since has had no time to speak either."""
+        return now_s - self.heard_at_s(member) > limit_s
+
+    def heard_at_s(self, member: Member) -> float:
+        """When it was heard last, or could have been."""
         known = self.heard.get(member.id)
         at_s = known.at_s if known else self._offered_s.get(member.id, self.began_s)
-        return now_s - max(at_s, self.began_s) > limit_s
+        return max(at_s, self.began_s)
 
     def deaf(self, now_s: float) -> bool:
         """Nobody at all is heard: that says nothing about anybody."""

@@ -191,6 +191,8 @@ class Run:
             ),
             loop.heir.first() if settings.rank is not None else b"",
         )  # fmt: skip
+        if self.spare:
+            _log.info("waits as a spare of %s", settings.job)
 
     def _may_keep(self, member: str, rank: int) -> bool:
         job = self._agent.job
