@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.e2e]
 TRAINERS = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 RANKS, SPARES, BESIDE = ("host1", "host2", "host3", "host4"), ("host5", "host6"), "host6"
-PLAN = {"steps": 900, "sleep_s": 0.03}
+PLAN = {"steps": 400, "sleep_s": 0.03}
 PATIENCE_S = 120.0
 MAIN = (sys.executable, "-c", "from torchpass_bridge.cli import main; main()")
 
@@ -64,13 +64,13 @@ class Loop:
         self.place.write_text(self.said("store").split("store at ", 1)[1].split()[0])
         self.run("coordinator", BESIDE, *MAIN, "coordinator", "--silent-s", "1.5", "--store", str(self.place),
                  "--key-file", str(self.key))  # fmt: skip
-        for rank, host in enumerate(RANKS):
-            self.train(host, RANK=str(rank))
         for host in SPARES:
             self.train(host, TORCHPASS_SPARE="1")
         self.daemons.start().wait_ready(PATIENCE_S)
         for host in SPARES:
             self.until(lambda host=host: "waits as a spare" in self.told_by(host, ".log"), "a spare")  # type: ignore[misc]
+        for rank, host in enumerate(RANKS):
+            self.train(host, RANK=str(rank))
         self.until(lambda: self.step() >= 5, "the first steps")
 
     def down(self) -> None:
