@@ -126,7 +126,7 @@ def restart() -> None:
 
 def torchft() -> None:
     """As torchft's own documentation says: a replica group a rank, its DDP, its optimizer, a lighthouse."""
-    from torchft import DistributedDataParallel as TorchftDDP  # type: ignore[import-not-found]
+    from torchft import DistributedDataParallel as TorchftDDP
     from torchft import Manager, Optimizer, ProcessGroupGloo
 
     rank = int(os.environ["RANK"])
