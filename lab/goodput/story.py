@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 
+BEGINS_S = 8.0
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Of one event. `pause_s`: longer than a usual step it took until there was a new one; `recover_s`: from the event
@@ -55,14 +58,15 @@ class Story:
         return round(len(self.again_s) / self.world) + len(self.short_s)
 
     def cost(self, event_s: float, until_s: float) -> Cost:
-        """`event_s`: monotonic; `until_s`: of the next event."""
-        before = max((at_s for at_s, _ in self.whole if at_s <= event_s), default=self.began_s)
-        # A step may have been all but done: the first one that was begun after the event is the second one to end.
-        after = [at_s for at_s, _ in self.whole if at_s > event_s]
-        if not after:
+        """`event_s`: monotonic; `until_s`: of the next event. What an event does it has begun within `BEGINS_S`."""
+        times = [at_s for at_s, _ in self.whole]
+        gaps = [
+            (b - a, b)
+            for a, b in itertools.pairwise(times)
+            if b > event_s and a < event_s + BEGINS_S and (b <= until_s or a <= event_s)
+        ]
+        if not gaps:
             return Cost(0.0, 0.0, 0)
-        times = [before, *after[: 1 + round((until_s - event_s) / self.step_s)]]
-        gaps = [(b - a, b) for a, b in itertools.pairwise(times) if a < until_s]
         gap_s, end_s = max(gaps)
         lost = sum(event_s < at_s <= until_s for at_s in self.again_s)
         short = sum(event_s < at_s <= until_s for at_s in self.short_s)

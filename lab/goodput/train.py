@@ -39,7 +39,7 @@ class Job:
 
     def __init__(self, rank: int) -> None:
         self.steps = int(os.environ["GOODPUT_STEPS"])
-        self.rank, self.step = rank, 0
+        self.rank, self.step, self._within = rank, 0, False
         torch.set_num_threads(1)
         torch.manual_seed(SEED)
         self.net = GPT(SHAPE)
@@ -52,7 +52,8 @@ class Job:
         self._log.write(json.dumps(fields) + "\n")
 
     def _applied(self) -> None:
-        self.say(rank=self.rank, step=self.step, at_s=time.monotonic())
+        if self._within:
+            self.say(rank=self.rank, step=self.step, at_s=time.monotonic())
 
     def loss(self, ddp: Callable[[Tensor], Tensor], step: int, rank: int) -> Tensor:
         self.step, self.rank = step, rank
@@ -67,7 +68,9 @@ class Job:
         optimizer = optimizer or self.optimizer
         optimizer.zero_grad()
         torch.autograd.backward(self.loss(ddp, step, rank))
+        self._within = True
         optimizer.step()
+        self._within = False
 
     def done(self) -> None:
         self.say(rank=self.rank, done=self.steps, sha256=weights_hash(self.net))

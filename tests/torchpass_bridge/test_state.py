@@ -69,7 +69,10 @@ def test_what_an_optimizer_keeps_can_be_made_before_its_first_step(kind: type[to
     optimizer = kind(net.parameters(), **options)
     state = State([net], [optimizer])
     before = [p.detach().clone() for p in net.parameters()]
+    hooks: list[object] = []
+    optimizer.register_step_post_hook(lambda *_: hooks.append(1))
     state.materialize()
+    assert hooks == [], "the script's hook took it for a step of the job"
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert all(p.grad is None for p in net.parameters())
     made_early = layout(state.pieces())

@@ -57,7 +57,7 @@ class State:
             try:
                 for p in held:
                     p.grad = torch.zeros_like(p)
-                type(optimizer).step(optimizer)
+                _bare_step(optimizer)
             except (TypeError, RuntimeError) as error:
                 raise ValueError(f"{type(optimizer).__name__} cannot be prepared for a move: {error}") from error
             finally:
@@ -98,6 +98,14 @@ class State:
                 for name in sorted(kept):
                     if torch.is_tensor(kept[name]):
                         yield f"optimizer{number}.{index}.{name}", kept[name]
+
+
+def _bare_step(optimizer: torch.optim.Optimizer) -> None:
+    """Without the script's hooks, which must not take it for a step of the job."""
+    step: Any = type(optimizer).step
+    if getattr(step, "hooked", False):  # what `Optimizer` has put around it
+        step = step.__wrapped__
+    step(optimizer)
 
 
 def layout(pieces: list[Piece]) -> str:
