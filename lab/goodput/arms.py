@@ -70,8 +70,12 @@ class Arm:
         """LabError when it can come to no end any more."""
 
     def close(self) -> None:
-        for process in self.processes.values():
+        for host, process in self.processes.items():
             _signal(process.pid, signal.SIGCONT)
+            if host == "store":  # it has a child of its own, and ends it
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10.0)
             process.kill()
             process.wait()
 
