@@ -29,6 +29,7 @@ SPARES: Final = 2
 NICE: Final = 19
 """Of a spare that is being prepared: it stands for a host of its own, and must not take the job's processor time."""
 TORCHFT_TIMEOUT_S: Final = 10.0
+MIN_REPLICAS: Final = 3
 START_S: Final = 120.0
 
 
@@ -176,13 +177,21 @@ class Torchft(Arm):
 
     name = "torchft"
 
+    def over(self) -> bool:
+        """Who comes back when the others have done all steps finds no quorum any more: there is nothing left to do."""
+        done = self.reader.update().hashes
+        return len(done) == WORLD or (len(done) >= MIN_REPLICAS and self._ended(done))
+
+    def _ended(self, done: Mapping[int, str]) -> bool:
+        return all(self.processes[f"h{rank}"].poll() is not None for rank in done)
+
     def start(self) -> None:
         port = free_port()
         self._told |= {
             "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}", "GOODPUT_TIMEOUT_S": str(TORCHFT_TIMEOUT_S),
         }  # fmt: skip
         arguments = (
-            "--bind", f"[::]:{port}", "--min_replicas", "3", "--quorum_tick_ms", "50", "--join_timeout_ms", "1000",
+            "--bind", f"[::]:{port}", "--min_replicas", str(MIN_REPLICAS), "--quorum_tick_ms", "50", "--join_timeout_ms", "1000",
             "--heartbeat_timeout_ms", "1000",
         )  # fmt: skip
         self.run("lighthouse", argv=(str(Path(sys.executable).with_name("torchft_lighthouse")), *arguments))
