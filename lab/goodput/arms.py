@@ -191,8 +191,8 @@ class Torchft(Arm):
             "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}", "GOODPUT_TIMEOUT_S": str(TORCHFT_TIMEOUT_S),
         }  # fmt: skip
         arguments = (
-            "--bind", f"[::]:{port}", "--min_replicas", str(MIN_REPLICAS), "--quorum_tick_ms", "50", "--join_timeout_ms", "1000",
-            "--heartbeat_timeout_ms", "1000",
+            "--bind", f"[::]:{port}", "--min_replicas", str(MIN_REPLICAS), "--quorum_tick_ms", "50",
+            "--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000",
         )  # fmt: skip
         self.run("lighthouse", argv=(str(Path(sys.executable).with_name("torchft_lighthouse")), *arguments))
         super().start()
