@@ -85,9 +85,9 @@ def test_what_is_given_reaches_the_script(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.delenv("TORCHPASS_SPARE", raising=False)
     out = tmp_path / "out"
     script = "import os, sys; open(sys.argv[2], 'w').write(' '.join(os.environ[n] for n in sys.argv[1].split(',')))"
-    names = "TORCHPASS_STORE,TORCHPASS_JOB,WORLD_SIZE,TORCHPASS_KEY_FILE,TORCHPASS_SPARE,TORCHPASS_LENT_FROM"
-    given = ["--store", "nats://h", "--job", "j", "--world", "4", "--key-file", "k", "--lent-from", "low", "--"]
+    names = "TORCHPASS_STORE,TORCHPASS_JOB,WORLD_SIZE,TORCHPASS_KEY_FILE,TORCHPASS_SPARE"
+    given = ["--store", "nats://h", "--job", "j", "--world", "4", "--key-file", "k", "--"]
     began_s = time.monotonic()
     found = CliRunner().invoke(spare, [*given, sys.executable, "-c", script, names, str(out)])
     assert found.exit_code == 0, (found.output, time.monotonic() - began_s)
-    assert out.read_text() == "nats://h j 4 k 1 low"
+    assert out.read_text() == "nats://h j 4 k 1"
