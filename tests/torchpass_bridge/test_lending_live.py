@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_members import Desks, LiveWorld, fit, steps, until
+from live_members import KEY, Desks, LiveWorld, fit, job_of, running, steps, until
 
 from torchpass_bridge import lending, ranks
 from torchpass_bridge.exits import FENCED, OVER, REFUSED, SAVED
@@ -21,7 +23,7 @@ from torchpass_bridge.lending import Lending
 from torchpass_bridge.ranks import Rank
 from torchpass_bridge.store.records import Conflict, Records
 from torchpass_bridge.store.server import Server
-from torchpass_bridge.wire import GIVEN_BACK, Job, Loan, Member, Spare
+from torchpass_bridge.wire import BEAT_S, GIVEN_BACK, Job, Loan, Member, Spare, Status, prove
 
 LOAN = Loan("l", "j", "low", "h0")
 SCRIPT = """
@@ -285,6 +287,55 @@ async def test_it_ends_with_the_job_that_it_is_for(server: Server, records: Reco
         await records.put_job(msgspec.structs.replace(job, ended="finished", generation=2), revision)
         async with asyncio.timeout(20):
             assert await running == OVER
+
+
+# who calls for it
+async def test_two_coordinators_call_one_host_for_one_rank_and_it_is_taken_when_its_spare_is_there(
+    server: Server, records: Records
+) -> None:
+    async with running(server.url, spares=0, desks=2) as (world, desks):
+        for name in ("l1", "l2"):
+            await records.put_loan(Loan(name, "j", "low", f"a-{name}", proof=prove(KEY, "j", name)), 0)
+        beats = asyncio.ensure_future(_beat(records, "l1", "l2"))
+        seen: list[tuple[str, str]] = []
+
+        async def watch() -> None:
+            async for loans in records.watch_loans():
+                seen.extend((name, held.value.state) for name, held in loans.items())
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            await world.die(world.processes[(await job_of(records)).members[1].id])
+            await until(lambda: ("l1", "called") in seen, "one is called")
+            held = await records.loan("l1")
+            assert held is not None and held.value.called_by == "j/1"
+            waits_s, since_s = desks.limits.spare_wait_s + 0.5, time.monotonic()
+            await until(lambda: time.monotonic() - since_s > waits_s, "it has waited longer than for a spare")
+            assert (await job_of(records)).incident is not None
+            await records.put_loan(msgspec.structs.replace(held.value, state="lent"), held.revision)
+            await world.add_live_spare("a-l1", lent_from="low/l1")
+
+            async def over() -> bool:
+                return bool(await records.entries(0.0))
+
+            await until(over, "it has moved")
+            (entry,) = await records.entries(0.0)
+            assert (entry.outcome, entry.spares[0][:4]) == ("moved", "a-l1")
+            assert (await job_of(records)).members[1].lent_from == "low/l1"
+            assert ("l2", "called") not in seen
+            at = steps(world)
+            await until(lambda: steps(world) > at + 3, "it goes on")
+        finally:
+            for task in (beats, watching):
+                task.cancel()
+            await asyncio.gather(beats, watching, return_exceptions=True)
+
+
+async def _beat(records: Records, *loans: str) -> None:
+    for sequence in itertools.count(1):
+        for loan in loans:
+            await records.say("j", Status(loan, sequence, "waiting"))
+        await asyncio.sleep(BEAT_S)
 
 
 # who keeps a rank

@@ -163,12 +163,14 @@ def _print(one: dict[str, Any]) -> None:
         made.add_column(column)
     for rank in one["ranks"]:
         doing = rank["trouble"] or rank["doing"] if rank["heard"] else "not heard"
-        row = (rank["rank"], rank["host"], rank["accelerator"] or "-", doing, rank["step"], rank["member"])
+        lender = rank["lent_from"].partition("/")[0]
+        host = f"{rank['host']} (lent by {lender})" if lender else rank["host"]
+        row = (rank["rank"], host, rank["accelerator"] or "-", doing, rank["step"], rank["member"])
         made.add_row(*("-" if cell is None else str(cell) for cell in row))
     for spare in one["spares"]:
         state = spare["state"] if spare["heard"] else f"{spare['state']}, not heard"
         made.add_row("spare", spare["host"], spare["accelerator"] or "-", state, "-", spare["member"])
     for loan in one["loans"]:
-        state = f"{loan['state']} by {loan['lender']}" + ("" if loan["heard"] else ", not heard")
+        state = f"{loan['state']}, of {loan['lender']}" + ("" if loan["heard"] else ", not heard")
         made.add_row("loan", loan["host"], "-", f"{state}: {loan['why']}" if loan["why"] else state, "-", loan["loan"])
     out.print(made)

@@ -102,8 +102,8 @@ def _lend(lender: str, command: tuple[str, ...], environment: dict[str, str], te
 
     job, host = environment["TORCHPASS_JOB"], environment.get("TORCHPASS_HOST") or socket.gethostname()
     try:
-        check_name(job)
-        check_name(lender)
+        if check_name(job) == check_name(lender):
+            raise ValueError(f"{job} cannot lend a host to itself")
         path = environment.get("TORCHPASS_KEY_FILE")
         key = Path(path).read_bytes().strip() if path else environment["TORCHPASS_KEY"].encode()
     except ValueError as error:
