@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from torchpass_bridge.core.founding import fresh
 from torchpass_bridge.core.scene import Limits
 from torchpass_bridge.desk import Clock, Desk, Picture
-from torchpass_bridge.store.records import ALL, Records
-from torchpass_bridge.wire import Entry
+from torchpass_bridge.store.records import ALL, Held, Records
+from torchpass_bridge.wire import Entry, Loan, Spare
 
 AGAIN_S = 1.0
 """After something unforeseen at a desk."""
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T", Spare, Loan)
 
 
 class Coordinator:
@@ -54,6 +57,7 @@ class Coordinator:
                 tasks.create_task(self._watch_jobs(name, tasks))
                 tasks.create_task(self._watch_seats(name, tasks))
             tasks.create_task(self._watch_spares(tasks))
+            tasks.create_task(self._watch_loans(tasks))
             tasks.create_task(self._watch_entries())
 
     async def _watch_jobs(self, job: str, tasks: asyncio.TaskGroup) -> None:
@@ -74,12 +78,15 @@ class Coordinator:
 
     async def _watch_spares(self, tasks: asyncio.TaskGroup) -> None:
         async for spares in self._records.watch_spares():
-            names = {held.value.job for held in (*spares.values(), *self.picture.spares.values())}
-            # An own write may be newer than what was on its way.
-            for member_id, held in self.picture.spares.items():
-                if member_id in spares and spares[member_id].revision < held.revision:
-                    spares[member_id] = held
-            self.picture.spares = spares
+            names = {held.value.job for known in (spares, self.picture.spares) for held in known.values()}
+            self.picture.spares = _newest(spares, self.picture.spares)
+            for name in names:
+                self._arrange(name, tasks)
+
+    async def _watch_loans(self, tasks: asyncio.TaskGroup) -> None:
+        async for loans in self._records.watch_loans():
+            names = {held.value.job for known in (loans, self.picture.loans) for held in known.values()}
+            self.picture.loans = _newest(loans, self.picture.loans)
             for name in names:
                 self._arrange(name, tasks)
 
@@ -117,6 +124,13 @@ class Coordinator:
     def _needed(self, name: str) -> bool:
         held = self.picture.jobs.get(name)
         seats = {rank: seat.value for (job, rank), seat in self.picture.seats.items() if job == name}
-        spares = any(spare.value.job == name for spare in self.picture.spares.values())
+        offered = any(spare.value.job == name for spare in self.picture.spares.values())
+        offered |= any(loan.value.job == name for loan in self.picture.loans.values())
         old = held.value if held else None
-        return bool((old and not old.ended) or fresh(seats, old) or spares)
+        return bool((old and not old.ended) or fresh(seats, old) or offered)
+
+
+def _newest(news: dict[str, Held[T]], known: dict[str, Held[T]]) -> dict[str, Held[T]]:
+    """An own write may be newer than what was on its way."""
+    return {name: held if (old := known.get(name)) is None or old.revision <= held.revision else old
+            for name, held in news.items()}  # fmt: skip

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.founding import found, fresh
-from torchpass_bridge.core.scene import Claim, Close, Drop, Free, Limits, Put, Refuse, Reply, Scene
+from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Limits, Put, Refuse, Reply, Scene
 from torchpass_bridge.store.records import Conflict, Held, Records, StoreAway
 from torchpass_bridge.store.records import Reply as SendAnswer
-from torchpass_bridge.wire import Answer, Ask, Job, Member, Spare, Status
+from torchpass_bridge.wire import Answer, Ask, Job, Loan, Member, Spare, Status
 
 TICK_S = 0.05
 """Between two decisions while something is under way."""
@@ -43,6 +43,7 @@ class Picture:
     """What the store has, as far as watched: shared by the desks of one coordinator."""
 
     spares: dict[str, Held[Spare]] = field(default_factory=dict)
+    loans: dict[str, Held[Loan]] = field(default_factory=dict)
     seats: dict[tuple[str, int], Held[Member]] = field(default_factory=dict)
     jobs: dict[str, Held[Job]] = field(default_factory=dict)
 
@@ -126,7 +127,7 @@ class Desk:
         """Who has left is not remembered: ids are never used again."""
         gone = [member_id for member_id, at_s in self._heard_s.items() if now_s - at_s > SEAT_SILENT_S]
         for member_id in gone:
-            if job.rank_of(member_id) is None and member_id not in self._picture.spares:
+            if job.rank_of(member_id) is None and member_id not in self._picture.spares | self._picture.loans:
                 del self._heard_s[member_id]
                 scene.heard.pop(member_id, None)
 
@@ -142,6 +143,8 @@ class Desk:
         if self.scene is not None:
             spares = {name: held.value for name, held in self._picture.spares.items()}
             self.scene.see_spares(spares, self._clock.now_s())
+            loans = {name: held.value for name, held in self._picture.loans.items()}
+            self.scene.see_loans(loans, self._clock.now_s())
             self.scene.asks += self._asks
             self._asks = []
 
@@ -178,12 +181,17 @@ class Desk:
             self._asks = []
             return
         # What is watched goes on while this writes: each write names what was seen when it was decided.
-        revision, spares = self._revision, dict(self._picture.spares)
+        revision, spares, loans = self._revision, dict(self._picture.spares), dict(self._picture.loans)
         actions = decide(self.scene, self._clock.now_s(), self._clock.unix_s())
         given = [
             self._give(action, spares[action.spare.member.id].revision)
             for action in actions
             if isinstance(action, Claim | Free | Refuse | Drop) and action.spare.member.id in spares
+        ]
+        given += [
+            self._lend(action, loans[action.loan.id].revision)
+            for action in actions
+            if isinstance(action, Call | Forget) and action.loan.id in loans
         ]
         if given:
             await asyncio.gather(*given)
@@ -207,6 +215,21 @@ class Desk:
                 revision = await self._records.put_spare(action.spare, expected)
                 if self._picture.spares.get(member_id, Held(action.spare, 0)).revision < revision:
                     self._picture.spares[member_id] = Held(action.spare, revision)
+        except Conflict:
+            return
+        self._wake.set()
+
+    async def _lend(self, action: Call | Forget, expected: int) -> None:
+        """A loan's record, in the same way."""
+        loan_id = action.loan.id
+        try:
+            if isinstance(action, Forget):
+                await self._records.drop_loan(loan_id, expected)
+                self._picture.loans.pop(loan_id, None)
+            else:
+                revision = await self._records.put_loan(action.loan, expected)
+                if self._picture.loans.get(loan_id, Held(action.loan, 0)).revision < revision:
+                    self._picture.loans[loan_id] = Held(action.loan, revision)
         except Conflict:
             return
         self._wake.set()

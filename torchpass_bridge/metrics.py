@@ -38,6 +38,7 @@ class Exported(Collector):
         yield GaugeMetricFamily("torchpass_store_up", "Whether the store answers.", value=float(self._up()))
         yield from self._jobs()
         yield self._spares()
+        yield self._loans()
         yield from self._ledger()
 
     def _jobs(self) -> Iterable[Metric]:
@@ -69,6 +70,16 @@ class Exported(Collector):
         )
         for job in sorted({job for job, _ in found} | set(self._coordinator.desks)):
             for state in ("free", "claimed", "refused"):
+                made.add_metric([job, state], found[job, state])
+        return made
+
+    def _loans(self) -> Metric:
+        made = GaugeMetricFamily(
+            "torchpass_loans", "Hosts of other jobs that may be had for spares, by state.", labels=["job", "state"]
+        )
+        found = Counter((h.value.job, h.value.state) for h in list(self._coordinator.picture.loans.values()))
+        for job in sorted({job for job, _ in found} | set(self._coordinator.desks)):
+            for state in ("offered", "called", "lent"):
                 made.add_metric([job, state], found[job, state])
         return made
 

@@ -1,10 +1,11 @@
 """What members of a job, spares and coordinators say to one another: values, their bytes, the names they go under.
 
-Three kinds of records, all JSON:
+The kinds of records, all JSON:
 
 - `Job`: one key of the store a job. Changed only by compare-and-set, so any coordinator can go on with what another one
   began; everybody else watches it and does what it says (`core.duty`). It is the only truth.
-- `Spare`: one key a spare. It is given away by compare-and-set on that key: never twice.
+- `Spare`: one key a spare. It is given away by compare-and-set on that key: never twice. `Loan` is the same for a host
+  of a preemptible job, on which a spare of another one may be started.
 - `Status`: what a member is doing. Not stored: said again every `BEAT_S`, and at once when it changes, so that one who
   comes late, or takes over, knows all after one beat.
 
@@ -82,6 +83,8 @@ class Member(msgspec.Struct, frozen=True):
     """The folder, shared by all hosts, where it writes its part of a snapshot; empty: none is named to it."""
     begins: str = ""
     """The snapshot that it begins with, by name; empty: at the start."""
+    lent_from: str = ""
+    """The loan that its host is had by (`Loan.name`); empty: the host is the job's own."""
 
 
 class Spare(msgspec.Struct, frozen=True):
@@ -93,10 +96,38 @@ class Spare(msgspec.Struct, frozen=True):
     job: str
     proof: str = ""
     claimed_by: str = ""
-    lent_from: str = ""
-    """The preemptible job that it is taken from; empty: it was idle."""
     refused: str = ""
     """Why it will never be taken (written by a coordinator): it ends, and says so."""
+
+
+GIVEN_BACK = "it is not needed any more: its host goes back to the job that has lent it"
+"""Why a spare on a lent host is refused that could serve."""
+
+
+class Loan(msgspec.Struct, frozen=True):
+    """A host on which `lender`, a preemptible job, runs; it may be had for a spare of `job`. `id`: of the process that
+    keeps it (`lending`), which says a `Status` under it as long as it lives.
+
+    offered: the lender may run · called: a coordinator of `job` wants it, and the lender is to be stopped · lent: the
+    lender has stopped, and does not start again before it is offered once more."""
+
+    id: str
+    job: str
+    lender: str
+    host: str
+    domain: str = ""
+    proof: str = ""
+    """As a spare's."""
+    state: Literal["offered", "called", "lent"] = "offered"
+    called_by: str = ""
+    """"job/incident" that has called it, or had: the same one does not call it twice."""
+    why: str = ""
+    """Why it could not be had, or served for nothing, the last time."""
+
+    @property
+    def name(self) -> str:
+        """How a member on the host tells of it."""
+        return f"{self.lender}/{self.id}"
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -315,10 +346,10 @@ class Status(msgspec.Struct, frozen=True):
     """The same: why it could not be written, or published."""
 
 
-T = TypeVar("T", Job, Spare, Status, Ask, Answer, Entry)
+T = TypeVar("T", Job, Spare, Loan, Status, Ask, Answer, Entry)
 
 
-def encode(value: Job | Spare | Status | Ask | Answer | Entry) -> bytes:
+def encode(value: Job | Spare | Loan | Status | Ask | Answer | Entry) -> bytes:
     return msgspec.json.encode(value)
 
 
@@ -345,6 +376,10 @@ def seat_key(job: str, rank: int) -> str:
 
 def spare_key(member_id: str) -> str:
     return f"spare.{check_name(member_id)}"
+
+
+def loan_key(loan_id: str) -> str:
+    return f"loan.{check_name(loan_id)}"
 
 
 def entry_key(job: str, number: int) -> str:

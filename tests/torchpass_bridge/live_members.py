@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 from migration_sim import FIT, Process, World
 
 from torchpass_bridge import wire
@@ -65,8 +66,11 @@ class LiveWorld(World):
         await self.clients[p.member.id].seat(self.name, rank, p.member)
         return p
 
-    async def add_live_spare(self, host: str, fitting: Fit | None = None, key: bytes = KEY) -> Process:
+    async def add_live_spare(
+        self, host: str, fitting: Fit | None = None, key: bytes = KEY, lent_from: str = ""
+    ) -> Process:
         p = await self._add(host, fitting or fit(self.ranks))
+        p.member = msgspec.structs.replace(p.member, lent_from=lent_from)
         p.doing, p.own = "waiting", False
         proof = wire.prove(key, self.name, p.member.id)
         await self.clients[p.member.id].offer(Spare(p.member, self.name, proof))

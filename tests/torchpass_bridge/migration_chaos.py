@@ -6,6 +6,10 @@ import random
 
 from migration_sim import Process, World
 
+from torchpass_bridge.core.scene import Limits
+
+LENDING = Limits(spare_wait_s=3.0, phase_s=3.0, lend_wait_s=6.0, give_back_s=0.2)
+
 FAULTS = (
     "kill", "kill", "two", "freeze", "mute", "migrate", "withdraw", "failed", "spare", "desk", "late desk", "store",
     "snapshot",
@@ -24,19 +28,31 @@ def well(world: World) -> list[Process]:
     ]
 
 
-def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150) -> World:
-    world = World(seed, spares=spares, steps=steps)
+def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150, *, lent: bool = False) -> World:
+    """`lent`: what makes up for a loss are hosts of other jobs, of which each keeper may die, too."""
+    world = World(seed, spares=spares, steps=steps, limits=LENDING if lent else None)
+    for number in range(4 if lent else 0):
+        world.add_loan(f"l{number}", f"low{number % 3}", stop_ticks=10 + 10 * number)
     chance = random.Random(seed * 7 + 1)
     for number in range(faults):
         world.run(chance.randint(1, 60))
         if world.job.ended:
             break
+        if lent and number % 3 == 2:
+            world.add_spare(f"own{number}")  # a host of its own is repaired
         what = chance.choice(FAULTS)
         hurt = {"kill": 1, "two": 2, "freeze": 1, "mute": 1}.get(what, 0)
         candidates = well(world)
         if hurt and len(candidates) > hurt:
-            for process in chance.sample(candidates, hurt):
-                world.add_spare(f"n{number}")
+            dying = chance.sample(candidates, hurt)
+            for process in dying:
+                # Two between two steps: else one that alone has the newest step may be among them.
+                process.in_step = process.in_step and len(dying) == 1
+                if lent:
+                    world.add_loan(f"n{number}{process.rank}", refuses=chance.choice(("", "", "it does not want to")))
+                    chance.choice(list(world.keepers.values())[4:]).alive = chance.random() < 0.8
+                else:
+                    world.add_spare(f"n{number}")
                 until = world.tick + chance.randint(5, 300)
                 if what == "freeze":
                     process.frozen_until = until

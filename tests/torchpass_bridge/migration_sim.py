@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import msgspec
+
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.duty import Duty, Save, duty
-from torchpass_bridge.core.scene import Claim, Close, Drop, Free, Limits, Put, Reply, Scene
-from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status
+from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Limits, Put, Refuse, Reply, Scene
+from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Loan, Member, Spare, Status
 
 TICK_S = 0.01
 FIT = Fit(torch="2", device="cpu", model="m", optimizer="o", state_bytes=1, threads=1)
@@ -25,6 +27,7 @@ class Store:
     def __init__(self) -> None:
         self.job: tuple[int, Job] | None = None
         self.spares: dict[str, tuple[int, Spare]] = {}
+        self.loans: dict[str, tuple[int, Loan]] = {}
         self.entries: dict[int, Entry] = {}
         self.revision = 0
         self.away = False
@@ -44,6 +47,29 @@ class Store:
         self.revision += 1
         self.spares[spare.member.id] = (self.revision, spare)
         return True
+
+    def put_loan(self, loan: Loan, expected: int) -> bool:
+        if self.away or self.loans.get(loan.id, (0,))[0] != expected:
+            return False
+        self.revision += 1
+        self.loans[loan.id] = (self.revision, loan)
+        return True
+
+
+@dataclass(eq=False)
+class Keeper:
+    """Keeps a loan: has the lender stopped when it is called, which takes `stop_ticks`, and starts a spare."""
+
+    loan: Loan
+    stop_ticks: int = 40
+    refuses: str = ""
+    """Why the lender cannot be stopped."""
+    alive: bool = True
+    sequence: int = 0
+    stopped_at: int = -1
+    spare: Process | None = None
+    called: list[str] = field(default_factory=list)
+    """By which incidents its lender was stopped."""
 
 
 @dataclass(eq=False)
@@ -99,6 +125,7 @@ class Desk:
         self.seen = 0
         self.dead_until = 0
         self.spare_revisions: dict[str, int] = {}
+        self.loan_revisions: dict[str, int] = {}
 
     def restart(self) -> None:
         self.scene, self.seen = None, 0
@@ -123,6 +150,8 @@ class Desk:
         if not store.away:
             self.scene.see_spares({name: spare for name, (_, spare) in store.spares.items()}, now_s)
             self.spare_revisions = {name: revision for name, (revision, _) in store.spares.items()}
+            self.scene.see_loans({name: loan for name, (_, loan) in store.loans.items()}, now_s)
+            self.loan_revisions = {name: revision for name, (revision, _) in store.loans.items()}
         for action in decide(self.scene, now_s, now_s):
             self.act(action)
 
@@ -138,7 +167,12 @@ class Desk:
                     self.restart()
                     return
             self.world.check_job(action.job, store.put_job(action.job, self.revision))
-        elif isinstance(action, Claim | Free):
+        elif isinstance(action, Call):
+            store.put_loan(action.loan, self.loan_revisions.get(action.loan.id, 0))
+        elif isinstance(action, Forget):
+            if not store.away:
+                store.loans.pop(action.loan.id, None)
+        elif isinstance(action, Claim | Free | Refuse):
             name = action.spare.member.id
             store.put_spare(action.spare, self.spare_revisions.get(name, 0))
         elif isinstance(action, Drop):
@@ -160,6 +194,7 @@ class World:
         self.store = Store()
         self.answers: dict[str, Answer] = {}
         self.processes: dict[str, Process] = {}
+        self.keepers: dict[str, Keeper] = {}
         self.completed: dict[int, list[tuple[tuple[int, int], tuple[str, ...]]]] = {}
         """By step: the groups that completed it."""
         self.pending: list[tuple[int, Desk, Status]] = []
@@ -178,18 +213,24 @@ class World:
             self.add_spare(f"s{number}")
         self.desks = [Desk(self, f"d{number}") for number in range(desks)]
 
-    def process(self, host: str, fit: Fit = FIT) -> Process:
+    def process(self, host: str, fit: Fit = FIT, lent_from: str = "") -> Process:
         self.made += 1
         name = f"{host}-{self.made}"
-        made = Process(Member(name, host, self.made, f"{host}:1", fit, snapshots="/shared"))
+        made = Process(Member(name, host, self.made, f"{host}:1", fit, snapshots="/shared", lent_from=lent_from))
         made.seen = len(self.store.history)
         self.processes[name] = made
         return made
 
-    def add_spare(self, host: str, fit: Fit = FIT) -> Process:
-        made = self.process(host, fit)
+    def add_spare(self, host: str, fit: Fit = FIT, lent_from: str = "") -> Process:
+        made = self.process(host, fit, lent_from)
         made.doing, made.own = "waiting", False
         self.store.put_spare(Spare(made.member, "j"), 0)
+        return made
+
+    def add_loan(self, host: str, lender: str = "low", **told: object) -> Keeper:
+        name = f"l-{host}"
+        self.keepers[name] = made = Keeper(Loan(name, "j", lender, host), **told)  # type: ignore[arg-type]
+        self.store.put_loan(made.loan, 0)
         return made
 
     @property
@@ -239,10 +280,42 @@ class World:
             for process in order:
                 self.act(process)
             self.collectives()
+            for keeper in self.keepers.values():
+                if keeper.alive:
+                    self.keep(keeper)
             for desk in self.desks:
                 desk.tick()
             if self.job.ended:
                 return
+
+    def keep(self, k: Keeper) -> None:
+        """What `lending.Keeper` does."""
+        if self.tick % 10 == 0:
+            k.sequence += 1
+            for desk in self.desks:
+                self.pending.append((self.tick, desk, Status(k.loan.id, k.sequence, "waiting")))
+        revision, loan = self.store.loans.get(k.loan.id, (0, k.loan))
+        if not revision:
+            self.store.put_loan(loan, 0)
+        elif loan.state == "offered":
+            k.stopped_at = -1
+        elif loan.state == "called" and k.refuses:
+            loan = msgspec.structs.replace(loan, state="offered", why=k.refuses)
+            self.store.put_loan(loan, revision)
+        elif loan.state == "called" and k.stopped_at < 0:
+            k.stopped_at = self.tick + k.stop_ticks
+            k.called.append(loan.called_by)
+        elif loan.state == "called" and self.tick >= k.stopped_at:
+            loan = msgspec.structs.replace(loan, state="lent")
+            if self.store.put_loan(loan, revision):
+                k.spare = self.add_spare(loan.host, lent_from=loan.name)
+        elif loan.state == "lent" and k.spare is not None:
+            held = self.store.spares.get(k.spare.member.id)
+            k.spare.alive = k.spare.alive and not (held and held[1].refused)
+            if not k.spare.alive:
+                loan = msgspec.structs.replace(loan, state="offered")
+                self.store.put_loan(loan, revision)
+        k.loan = loan
 
     def act(self, p: Process) -> None:
         history = self.store.history

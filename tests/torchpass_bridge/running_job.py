@@ -37,22 +37,25 @@ class RunningJob:
     """`world` ranks on hosts h0, h1, …; spares on hosts s0, s1, …; all in `folder`."""
 
     def __init__(
-        self, folder: Path, name: str, world: int, spares: int, plan: dict[str, Any], told: dict[str, str] | None = None
-    ) -> None:
-        """`told`: to all processes, by their environment."""
+        self, folder: Path, name: str, world: int, spares: int, plan: dict[str, Any],
+        told: dict[str, str] | None = None, beside: RunningJob | None = None,
+    ) -> None:  # fmt: skip
+        """`told`: to all processes, by their environment; `beside`: another one, whose store it has."""
         self.folder, self.name, self.world, self.plan, self.told = folder, name, world, plan, told or {}
         self._spares = spares
         self.processes: dict[str, Any] = {}
         self.records: Records
         self.job: Job | None = None
         self.heard: dict[str, Status] = {}
-        self._server = Server(folder / "store")
+        self._beside = beside
+        self._server = beside._server if beside else Server(folder / "store")
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> RunningJob:
         self.folder.mkdir(parents=True, exist_ok=True)
-        await self._server.start()
+        if not self._beside:
+            await self._server.start()
         self.records = await Records.connect(self._server.url, "test")
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(work()) for work in (self._watch, self._listen)]
@@ -72,7 +75,8 @@ class RunningJob:
             task.cancel()
         await asyncio.gather(*self._tasks, self._coordinator, return_exceptions=True)
         await self.records.close()
-        await self._server.stop()
+        if not self._beside:
+            await self._server.stop()
 
     @property
     def store(self) -> str:
@@ -94,13 +98,17 @@ class RunningJob:
         await self._server.kill()
         await self._server.start()
 
-    def start(self, host: str, **told: str) -> None:
-        environment = {
+    def environment(self, host: str, **told: str) -> dict[str, str]:
+        """What a process on a host is told."""
+        return {
             "TORCHPASS_STORE": self._server.url, "TORCHPASS_JOB": self.name, "TORCHPASS_KEY": KEY,
             "TORCHPASS_HOST": host, "WORLD_SIZE": str(self.world), "PLAN": json.dumps(self.plan), **self.told,
             **told,
         }  # fmt: skip
-        process = _context.Process(target=job_script.protected, args=(environment, self.folder / f"{host}.json"))
+
+    def start(self, host: str, **told: str) -> None:
+        arguments = (self.environment(host, **told), self.folder / f"{host}.json")
+        process = _context.Process(target=job_script.protected, args=arguments)
         process.start()
         self.processes[host] = process
 

@@ -27,3 +27,22 @@ def test_snapshots_are_published_amid_all_that_and_none_is_of_two_steps() -> Non
     assert sum(len(world.published) for world in worlds) > 20
     assert all(world.job.saving is None for world in worlds)
     assert any(j.saving.attempt for world in worlds for _, j in world.store.history if j.saving)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_with_hosts_of_other_jobs_it_is_the_same_and_they_go_back(seed: int) -> None:
+    world = chaos(seed, spares=1, steps=250, lent=True)
+    assert world.job.ended in ("finished", "stopped"), world.job.incident
+    assert {e.outcome for e in world.store.entries.values()} <= {"moved", "cancelled", "stopped"}
+    for _, loan in world.store.loans.values():
+        assert loan.state != "called" or loan.called_by
+
+
+def test_lent_hosts_are_met_in_every_state_amid_all_that() -> None:
+    worlds = [chaos(seed, spares=1, steps=250, lent=True) for seed in range(60)]
+    assert sum(world.job.ended == "finished" for world in worlds) > 50
+    assert sum(len(keeper.called) for world in worlds for keeper in world.keepers.values()) > 30
+    assert any(
+        e.trigger == "lending" and e.outcome == "moved" for world in worlds for e in world.store.entries.values()
+    )
+    assert any(m.lent_from for world in worlds for m in world.job.members)

@@ -81,13 +81,25 @@ def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch,
     assert missing in found.output
 
 
+@pytest.mark.parametrize(
+    ("lender", "key", "words"),
+    [("a.b", "key", "a name is"), ("j", "key", "cannot lend a host to itself"), ("low", "no", "No such file")],
+)
+def test_a_loan_that_makes_no_sense_is_refused(lender: str, key: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k")
+    given = ["--store", "nats://h", "--job", "j", "--world", "4", "--key-file", str(tmp_path / key)]
+    found = CliRunner().invoke(spare, [*given, "--lent-from", lender, "--", "true"])
+    assert found.exit_code == 2
+    assert words in found.output
+
+
 def test_what_is_given_reaches_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TORCHPASS_SPARE", raising=False)
     out = tmp_path / "out"
     script = "import os, sys; open(sys.argv[2], 'w').write(' '.join(os.environ[n] for n in sys.argv[1].split(',')))"
-    names = "TORCHPASS_STORE,TORCHPASS_JOB,WORLD_SIZE,TORCHPASS_KEY_FILE,TORCHPASS_SPARE,TORCHPASS_LENT_FROM"
-    given = ["--store", "nats://h", "--job", "j", "--world", "4", "--key-file", "k", "--lent-from", "low", "--"]
+    names = "TORCHPASS_STORE,TORCHPASS_JOB,WORLD_SIZE,TORCHPASS_KEY_FILE,TORCHPASS_SPARE"
+    given = ["--store", "nats://h", "--job", "j", "--world", "4", "--key-file", "k", "--"]
     began_s = time.monotonic()
     found = CliRunner().invoke(spare, [*given, sys.executable, "-c", script, names, str(out)])
     assert found.exit_code == 0, (found.output, time.monotonic() - began_s)
-    assert out.read_text() == "nats://h j 4 k 1 low"
+    assert out.read_text() == "nats://h j 4 k 1"

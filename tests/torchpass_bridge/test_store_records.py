@@ -18,7 +18,7 @@ import pytest
 from torchpass_bridge.store.link import TRY_S
 from torchpass_bridge.store.records import Conflict, NoCoordinator, Records, StoreAway, Taken
 from torchpass_bridge.store.server import Server, ServerError
-from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Member, Spare, Status, encode
+from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Loan, Member, Spare, Status, encode
 
 FIT = Fit(torch="2", device="cpu", model="m", optimizer="o", state_bytes=1, threads=1, world=2)
 T = TypeVar("T")
@@ -120,6 +120,29 @@ async def test_fifty_that_claim_ten_spares_get_each_once(clients: list[Records])
     assert sorted(spare for spare, _ in got) == sorted(f"s{number}" for number in range(10))
     held = await clients[0].spares()
     assert {(spare, one.value.claimed_by) for spare, one in held.items()} == set(got)
+
+
+async def test_of_many_that_call_a_loan_one_does_and_who_keeps_it_sees_it(clients: list[Records]) -> None:
+    keeper, *others = clients
+    loan = Loan("l", "j", "low", "h")
+    revision = await keeper.put_loan(loan, 0)
+    with pytest.raises(Conflict):
+        await keeper.put_loan(loan, 0)
+    seen = Seen(keeper.watch_loans())
+    calls = [
+        other.put_loan(msgspec.structs.replace(loan, state="called", called_by=f"j/{number}"), revision)
+        for number, other in enumerate(others)
+    ]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    (won,) = [number for number, result in enumerate(results) if isinstance(result, int)]
+    assert sum(isinstance(result, Conflict) for result in results) == len(others) - 1
+    await seen.until(lambda loans: loans["l"].value.called_by == f"j/{won}")
+    await others[0].drop_loan("l", None)
+    await seen.until(lambda loans: not loans)
+    assert await keeper.loan("l") is None
+    assert await keeper.put_loan(loan, 0) > revision
+    assert {name: held.value for name, held in (await keeper.loans()).items()} == {"l": loan}
+    await seen.end()
 
 
 async def test_a_seat_is_taken_once_and_again_only_when_its_run_has_ended(records: Records) -> None:

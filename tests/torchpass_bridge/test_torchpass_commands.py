@@ -25,6 +25,7 @@ from torchpass_bridge.cli import cli
 from torchpass_bridge.cli.group import COMMANDS, LazyGroup
 from torchpass_bridge.store.records import Records
 from torchpass_bridge.store.server import Server
+from torchpass_bridge.wire import Loan
 
 HERE = LazyGroup().list_commands(None)  # type: ignore[arg-type]
 
@@ -114,6 +115,17 @@ async def test_a_move_for_which_no_spare_fits_fails_and_says_why(server: Server)
         result = await torchpass("migrate", "h1", "--wait", store=server.url)
         assert result.exit_code == 1
         assert "cancelled: the job trains on where it was; no spare fits: none is offered for j" in result.stdout
+
+
+async def test_loans_are_shown_with_both_jobs(server: Server, records: Records) -> None:
+    await records.put_loan(Loan("l1", "j", "low", "a1", why="no folder"), 0)
+    await records.put_loan(Loan("l2", "j", "low", "a2", state="lent", called_by="j/1"), 0)
+    shown = (await torchpass("status", store=server.url)).stdout
+    assert "offered, of low, not heard: no folder" in shown and "lent, of low, not heard" in shown
+    assert "a2 is lent: by j/1" not in shown  # it has never been here
+    low = told(await torchpass("status", "low", "--json", store=server.url))["jobs"][0]
+    assert [(loan["host"], loan["state"]) for loan in low["lends"]] == [("a1", "offered"), ("a2", "lent")]
+    assert "a2 is lent: by j/1" in (await torchpass("status", "low", store=server.url)).stdout
 
 
 async def test_a_drained_host_gets_no_rank(server: Server, records: Records) -> None:
@@ -296,6 +308,7 @@ async def test_a_coordinator_that_stands_still_condemns_nobody_and_one_that_is_k
             assert values["linkpass_ledger_pause_seconds job=j,percentile=95"] == entry.pause_s
             assert values["torchpass_job_generation job=j"] == 2.0
             assert values["torchpass_job_phase job=j,phase=none"] == 1.0
+            assert values["torchpass_loans job=j,state=offered"] == 0.0
             assert values["torchpass_store_up "] == 1.0
             assert_well_formed(scrapes[-1])
             world.sound()

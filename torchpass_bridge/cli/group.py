@@ -19,6 +19,7 @@ COMMANDS = {
     "restore": ("snapshot", "restore"),
     "ledger": ("ledger", "ledger"),
     "spare": ("spare", "spare"),
+    "rank": ("rank", "rank"),
 }
 """Command -> module below torchpass_bridge.cli and the name in it, in the order of the help."""
 
@@ -47,9 +48,9 @@ def cli() -> None:
     """Moves a rank of a training job to a spare when its host fails, without losing a step.
 
     A store keeps what is agreed (`torchpass store`), coordinators decide (`torchpass coordinator`), spares wait
-    (`torchpass spare`). The other commands show it (`status`, `ledger`), ask for moves (`migrate`, `drain`,
-    `escalate`, `watch`), take them back (`withdraw`), save a whole job and begin with what was saved (`snapshot`,
-    `restore`).
+    (`torchpass spare`), a job that may be stopped goes on by itself (`torchpass rank`). The other commands show it
+    (`status`, `ledger`), ask for moves (`migrate`, `drain`, `escalate`, `watch`), take them back (`withdraw`), save a
+    whole job and begin with what was saved (`snapshot`, `restore`).
     """
 
 

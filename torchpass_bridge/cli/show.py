@@ -10,7 +10,7 @@ from torchpass_bridge.cli.common import console, json_option, print_json, store_
 
 if TYPE_CHECKING:
     from torchpass_bridge.store.records import Held, Records
-    from torchpass_bridge.wire import Job, Member, Spare, Status
+    from torchpass_bridge.wire import Job, Loan, Member, Spare, Status
 
 LISTEN_BEATS = 3
 """Beats for which members are listened to."""
@@ -27,10 +27,11 @@ def status(*, job: str | None, store_url: str | None, as_json: bool) -> None:
         import asyncio
 
         names = {job} if job else {held.value.name for held in await records.jobs()}
-        spares = await records.spares()
+        spares, loans = await records.spares(), await records.loans()
         if not job:
-            names |= {name for name, _ in await records.all_seats()} | {held.value.job for held in spares.values()}
-        return list(await asyncio.gather(*(_look(records, name, spares) for name in sorted(names))))
+            names |= {name for name, _ in await records.all_seats()}
+            names |= {held.value.job for held in spares.values()} | {held.value.job for held in loans.values()}
+        return list(await asyncio.gather(*(_look(records, name, spares, loans) for name in sorted(names))))
 
     jobs = with_records(store_url, work)
     if as_json:
@@ -41,7 +42,9 @@ def status(*, job: str | None, store_url: str | None, as_json: bool) -> None:
         _print(one)
 
 
-async def _look(records: Records, name: str, spares: dict[str, Held[Spare]]) -> dict[str, Any]:
+async def _look(
+    records: Records, name: str, spares: dict[str, Held[Spare]], loans: dict[str, Held[Loan]]
+) -> dict[str, Any]:
     import asyncio
 
     import msgspec
@@ -86,6 +89,8 @@ async def _look(records: Records, name: str, spares: dict[str, Held[Spare]]) -> 
         "spares": [
             _spare(one.value, latest.get(one.value.member.id), job) for one in spares.values() if one.value.job == name
         ],
+        "loans": [_loan(one.value, one.value.id in latest) for one in loans.values() if one.value.job == name],
+        "lends": [_loan(one.value, None) for one in loans.values() if one.value.lender == name],
     }
 
 
@@ -105,7 +110,7 @@ def _rank(rank: int, member: Member, said: Status | None) -> dict[str, Any]:
     return {
         "rank": rank, "host": member.host, "accelerator": member.accelerator, "member": member.id, "pid": member.pid,
         "heard": said is not None, "doing": said.doing if said else None, "step": said.step if said else None,
-        "trouble": said.trouble if said else None,
+        "trouble": said.trouble if said else None, "lent_from": member.lent_from,
     }  # fmt: skip
 
 
@@ -114,7 +119,15 @@ def _spare(spare: Spare, said: Status | None, job: Job | None) -> dict[str, Any]
     state = f"refused: {why}" if why else f"claimed by {spare.claimed_by}" if spare.claimed_by else "free"
     return {
         "member": spare.member.id, "host": spare.member.host, "accelerator": spare.member.accelerator,
-        "heard": said is not None, "state": state, "lent_from": spare.lent_from,
+        "heard": said is not None, "state": state, "lent_from": spare.member.lent_from,
+    }  # fmt: skip
+
+
+def _loan(loan: Loan, heard: bool | None) -> dict[str, Any]:  # noqa: FBT001
+    """`heard` None: it is said to the other job."""
+    return {
+        "loan": loan.id, "host": loan.host, "lender": loan.lender, "job": loan.job, "state": loan.state,
+        "called_by": loan.called_by, "why": loan.why, "heard": heard,
     }  # fmt: skip
 
 
@@ -140,6 +153,9 @@ def _print(one: dict[str, Any]) -> None:
         )
     for saved in one["saved"][-1:]:
         out.print(f"  latest snapshot: {saved['path'] or saved['why']}", soft_wrap=True)
+    for loan in one["lends"]:
+        if loan["state"] != "offered":
+            out.print(f"  {loan['host']} is {loan['state']}: by {loan['called_by']}")
     for ask in one["waiting"]:
         out.print(f"  waits: {ask['what']} {ask['host']} {ask['accelerator']}".rstrip())
     made = Table(box=None, pad_edge=False, header_style="dim")
@@ -147,9 +163,14 @@ def _print(one: dict[str, Any]) -> None:
         made.add_column(column)
     for rank in one["ranks"]:
         doing = rank["trouble"] or rank["doing"] if rank["heard"] else "not heard"
-        row = (rank["rank"], rank["host"], rank["accelerator"] or "-", doing, rank["step"], rank["member"])
+        lender = rank["lent_from"].partition("/")[0]
+        host = f"{rank['host']} (lent by {lender})" if lender else rank["host"]
+        row = (rank["rank"], host, rank["accelerator"] or "-", doing, rank["step"], rank["member"])
         made.add_row(*("-" if cell is None else str(cell) for cell in row))
     for spare in one["spares"]:
         state = spare["state"] if spare["heard"] else f"{spare['state']}, not heard"
         made.add_row("spare", spare["host"], spare["accelerator"] or "-", state, "-", spare["member"])
+    for loan in one["loans"]:
+        state = f"{loan['state']}, of {loan['lender']}" + ("" if loan["heard"] else ", not heard")
+        made.add_row("loan", loan["host"], "-", f"{state}: {loan['why']}" if loan["why"] else state, "-", loan["loan"])
     out.print(made)

@@ -5,7 +5,8 @@
         '-------------'-------------'-----------'            '--> a new incident
          somebody needed for it is gone, or does not get on: the next attempt
 
-requested: spares are claimed (after a crash the survivors are released meanwhile) · preparing: all members of the next
+requested: spares are claimed, hosts of other jobs are called for (`loans`; after a crash the survivors are released
+meanwhile) · preparing: all members of the next
 group build it, planned: while training goes on · quiescing (planned only): all stop at the same applied step · moving:
 whoever lacks state takes it over and verifies it · resuming: the record has the next generation; each goes on.
 
@@ -25,7 +26,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchpass_bridge.core import asking, closing, saving, spares
+from torchpass_bridge.core import asking, closing, loans, saving, spares
 from torchpass_bridge.core.scene import Action, Put, Scene
 from torchpass_bridge.wire import Copy, Incident, Job, Member, Phase, Status
 
@@ -38,7 +39,7 @@ _replace = msgspec.structs.replace
 def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
     """`now_s`: monotonic, of this coordinator; `unix_s`: for the ledger only."""
     job = scene.job
-    actions: list[Action] = spares.tidy(scene, now_s)
+    actions: list[Action] = [*spares.tidy(scene, now_s), *loans.tidy(scene, now_s)]
     if job.ended:
         return actions + asking.refuse_all(scene, f"the job has ended ({job.ended})")
     if all((s := scene.status(m)) and s.doing == "left" for m in job.members):
@@ -57,7 +58,8 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
         return [*actions, *closing.give_up(scene, "no member of the job is heard any more", unix_s, lost=True)]
     if incident is None:
         begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s)
-        return [*actions, *(begun or saving.go_on(scene, now_s, unix_s))]
+        begun = begun or saving.go_on(scene, now_s, unix_s)
+        return [*actions, *(begun or loans.give_back(scene, now_s, unix_s))]
     return [*actions, *_PHASES[incident.phase](scene, incident, now_s, unix_s)]
 
 
@@ -154,11 +156,15 @@ def _requested(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     if {rank for rank, _ in claims} == set(incident.leaving):
         return [_phase(scene.job, incident, "preparing", unix_s)]
     waited_s = now_s - scene.incident_since_s
-    if incident.kind == "planned" and not actions and waited_s > scene.limits.overdue_s:
-        return closing.cancel(scene, f"no spare fits: {spares.reasons(scene)}", unix_s)
-    if incident.kind == "crash" and not actions and waited_s > scene.limits.spare_wait_s:
-        return _enough(scene, incident, f"no spare fits: {spares.reasons(scene)}", unix_s)
-    return actions
+    if actions or waited_s <= scene.limits.overdue_s:
+        return actions
+    called, coming = loans.call(scene, incident, len(incident.leaving) - len(claims), now_s)
+    if called or coming:
+        return called
+    why = f"no spare fits: {'; '.join((spares.reasons(scene), *loans.reasons(scene)))}"
+    if incident.kind == "planned":
+        return closing.cancel(scene, why, unix_s)
+    return _enough(scene, incident, why, unix_s) if waited_s > scene.limits.spare_wait_s else []
 
 
 def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> list[Action]:

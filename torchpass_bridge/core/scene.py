@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from torchpass_bridge.wire import BEAT_S, Answer, Ask, Entry, Job, Member, Spare, Status
+from torchpass_bridge.wire import BEAT_S, Answer, Ask, Entry, Job, Loan, Member, Spare, Status
 
 PROGRESS = 256
 """Of the latest steps it is known when they were done."""
@@ -25,6 +25,10 @@ class Limits(msgspec.Struct, frozen=True):
     cut_s: float = 0.1
     spare_wait_s: float = 30.0
     """For a spare after a crash; then the job ends."""
+    lend_wait_s: float = 180.0
+    """The same from when a preemptible job's host was called for: that job is saved first."""
+    give_back_s: float = 60.0
+    """A lent host goes back when it could for so long."""
     lost_s: float = 60.0
     """Without a word of any survivor, while spares are heard, a crashed job is lost."""
     attempts: int = 8
@@ -70,12 +74,24 @@ class Drop(msgspec.Struct, frozen=True):
     spare: Spare
 
 
+class Call(msgspec.Struct, frozen=True):
+    """Write a loan's record, if it still is the one that was seen: it is wanted, or is not any more."""
+
+    loan: Loan
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Delete a loan's record: who kept it is gone."""
+
+    loan: Loan
+
+
 class Reply(msgspec.Struct, frozen=True):
     ask: Ask
     answer: Answer
 
 
-Action = Put | Close | Claim | Free | Refuse | Drop | Reply
+Action = Put | Close | Claim | Free | Refuse | Drop | Call | Forget | Reply
 
 
 class Heard(msgspec.Struct):
@@ -99,7 +115,11 @@ class Scene:
         self.heard: dict[str, Heard] = {}
         self.spares: dict[str, Spare] = {}
         """Set by `see_spares`."""
+        self.loans: dict[str, Loan] = {}
+        """Set by `see_loans`."""
         self._offered_s: dict[str, float] = {}
+        self._loans_s: dict[tuple[str, str], float] = {}
+        """When each loan was seen first with this call."""
         self.asks: list[Ask] = []
         self.taking_back: set[str] = set()
         """Requests to withdraw something that was there to withdraw."""
@@ -115,6 +135,8 @@ class Scene:
         self.phase_since_s = now_s
         self.incident_since_s = now_s
         self.saving_since_s = now_s
+        self.calm_since_s = now_s
+        """When an incident was under way, or a snapshot, the last time."""
 
     def see_job(self, job: Job, now_s: float) -> None:
         old, new = self.job.incident, job.incident
@@ -122,6 +144,8 @@ class Scene:
             self.phase_since_s = now_s
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
+        if old or new or job.saving or self.job.saving:
+            self.calm_since_s = now_s
         if _under_way(self.job) != _under_way(job):
             self.saving_since_s = now_s
         self.job = job
@@ -130,6 +154,12 @@ class Scene:
         """All of them, by id."""
         self._offered_s = {member_id: self._offered_s.get(member_id, now_s) for member_id in spares}
         self.spares = spares
+
+    def see_loans(self, loans: dict[str, Loan], now_s: float) -> None:
+        """All of them, by id."""
+        calls = {(loan.id, loan.called_by) for loan in loans.values()}
+        self._loans_s = {call: self._loans_s.get(call, now_s) for call in calls}
+        self.loans = loans
 
     def hear(self, status: Status, now_s: float) -> bool:
         """Take a status in; True when it says something new. Older ones than the latest are dropped."""
@@ -164,6 +194,19 @@ class Scene:
         known = self.heard.get(member.id)
         at_s = known.at_s if known else self._offered_s.get(member.id, self.began_s)
         return max(at_s, self.began_s)
+
+    def offered_s(self, spare: Spare) -> float:
+        """Since when it is known to be offered."""
+        return max(self._offered_s.get(spare.member.id, self.began_s), self.began_s)
+
+    def called_s(self, loan: Loan) -> float:
+        """Since when its record is known with the call that it has."""
+        return max(self._loans_s.get((loan.id, loan.called_by), self.began_s), self.began_s)
+
+    def kept(self, loan: Loan, now_s: float, limit_s: float) -> bool:
+        """Whether who keeps it was heard for so long at least, or has had no time to speak."""
+        known = self.heard.get(loan.id)
+        return now_s - max(known.at_s if known else self.called_s(loan), self.began_s) <= limit_s
 
     def deaf(self, now_s: float) -> bool:
         """Nobody at all is heard: that says nothing about anybody."""

@@ -7,6 +7,9 @@ import msgspec
 from torchpass_bridge.core.scene import Action, Claim, Drop, Free, Refuse, Scene
 from torchpass_bridge.wire import Incident, Member, Spare, proved
 
+GIVES_BACK = "lending"
+"""The trigger of a move by which a lent host goes back."""
+
 _replace = msgspec.structs.replace
 
 
@@ -19,7 +22,7 @@ def claim(scene: Scene, incident: Incident, now_s: float) -> tuple[tuple[tuple[i
     taken = dict(incident.claims)
     used = {member.id for member in taken.values()}
     mine = claim_of(scene.job.name, incident.number)
-    ready = [s for s in _usable(scene, incident, now_s) if s.claimed_by in ("", mine) and s.member.id not in used]
+    ready = [s for s in usable(scene, incident, now_s) if s.claimed_by in ("", mine) and s.member.id not in used]
     actions: list[Action] = []
     for rank in incident.leaving:
         if rank in taken or not ready:
@@ -85,7 +88,8 @@ def reasons(scene: Scene) -> str:
     return "; ".join(f"{name}: {why}" for name, why in sorted(scene.refused.items())) or "all are in use"
 
 
-def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
+def usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
+    """Free ones and those claimed for the incident; why the others cannot be had is in `scene.refused`."""
     scene.refused.clear()
     leaving = {scene.job.members[rank].host for rank in incident.leaving}
     found = []
@@ -104,6 +108,8 @@ def _usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:
             why = "it failed in this incident"
         elif member.host in leaving:
             why = f"on {member.host}, which is to be left"
+        elif incident.trigger == GIVES_BACK and member.lent_from:
+            why = "on a lent host itself"
         elif scene.silent(member, now_s, scene.limits.silent_s):
             why = "not heard"
         elif scene.status(member) is None:
@@ -127,7 +133,7 @@ def _cost(
     return (
         member.id in incident.shaky,
         not spare.claimed_by,
-        bool(spare.lent_from),
+        bool(member.lent_from),
         together,
         member.domain in failing,
         member.id,

@@ -18,7 +18,7 @@ from torchpass_bridge import wire
 from torchpass_bridge.store.bucket import Bucket, Found
 from torchpass_bridge.store.link import AWAY, Conflict, Link, StoreAway
 from torchpass_bridge.store.scratch import Scratch
-from torchpass_bridge.wire import Answer, Ask, Entry, Job, Member, Spare, Status
+from torchpass_bridge.wire import Answer, Ask, Entry, Job, Loan, Member, Spare, Status
 
 __all__ = ["Conflict", "Held", "NoCoordinator", "Records", "StoreAway", "Taken"]
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 ALL = "*"
 """In place of a job's name: every job's."""
 
-T = TypeVar("T", Job, Spare, Member)
+T = TypeVar("T", Job, Spare, Loan, Member)
 Reply = Callable[[Answer], Awaitable[None]]
 
 
@@ -180,11 +180,37 @@ class Records:
 
     async def watch_spares(self) -> AsyncIterator[dict[str, Held[Spare]]]:
         """All of them by id, at each change; an empty one first when there are none."""
+        async for found in self._picture("spare.*"):
+            yield _spares(found)
+
+    async def _picture(self, keys: str) -> AsyncIterator[list[Found]]:
+        """All that are there, at each change."""
         picture: dict[str, Found] = {}
-        async for news in self._bucket.changes("spare.*"):
+        async for news in self._bucket.changes(keys):
             picture.update({found.key: found for found in news})
             picture = {key: found for key, found in picture.items() if found.value is not None}
-            yield _spares(list(picture.values()))
+            yield list(picture.values())
+
+    # loans
+    async def put_loan(self, loan: Loan, expected: int) -> int:
+        """Its revision. `expected` 0: there is none. Conflict."""
+        key, data = wire.loan_key(loan.id), wire.encode(loan)
+        return await (self._bucket.put(key, data, expected) if expected else self._bucket.create(key, data))
+
+    async def drop_loan(self, loan_id: str, expected: int | None) -> None:
+        """`expected` None: whatever it says. Conflict."""
+        await self._bucket.drop(wire.loan_key(loan_id), expected)
+
+    async def loan(self, loan_id: str) -> Held[Loan] | None:
+        return _held(await self._bucket.get(wire.loan_key(loan_id)), Loan)
+
+    async def loans(self) -> dict[str, Held[Loan]]:
+        return _loans(await self._bucket.read("loan.*"))
+
+    async def watch_loans(self) -> AsyncIterator[dict[str, Held[Loan]]]:
+        """As `watch_spares`."""
+        async for found in self._picture("loan.*"):
+            yield _loans(found)
 
     # what is said, and not stored
     async def say(self, job: str, status: Status) -> None:
@@ -266,7 +292,7 @@ def _held(found: Found, kind: type[T]) -> Held[T] | None:
     return Held(value, found.revision) if value is not None else None
 
 
-D = TypeVar("D", Job, Spare, Member, Status, Ask, Entry)
+D = TypeVar("D", Job, Spare, Loan, Member, Status, Ask, Entry)
 
 
 def _decoded(data: bytes, kind: type[D], what: str) -> D | None:
@@ -289,6 +315,11 @@ def _seats(found: list[Found]) -> dict[tuple[str, int], Held[Member]]:
 def _spares(found: list[Found]) -> dict[str, Held[Spare]]:
     held = (_held(one, Spare) for one in found)
     return {one.value.member.id: one for one in held if one is not None}
+
+
+def _loans(found: list[Found]) -> dict[str, Held[Loan]]:
+    held = (_held(one, Loan) for one in found)
+    return {one.value.id: one for one in held if one is not None}
 
 
 def _reply(link: Link, subject: str) -> Reply:

@@ -271,8 +271,7 @@ class Agent:
 
     def _spare(self, member: Member) -> Spare:
         settings = self.settings
-        proof = prove(settings.key, settings.job, member.id)
-        return Spare(member, settings.job, proof, lent_from=settings.lent_from)
+        return Spare(member, settings.job, prove(settings.key, settings.job, member.id))
 
     async def _stay_offered(self) -> None:
         """A coordinator that has not heard it for long takes it for gone, and forgets it."""

@@ -187,7 +187,7 @@ class Run:
             Member(
                 id=settings.id, host=settings.host, pid=os.getpid(), address=self._giver.address, fit=fit,
                 accelerator=settings.accelerator, domain=settings.domain, snapshots=settings.snapshots,
-                begins=begin.name if begin is not None else "",
+                begins=begin.name if begin is not None else "", lent_from=settings.lent_from,
             ),
             loop.heir.first() if settings.rank is not None else b"",
         )  # fmt: skip
