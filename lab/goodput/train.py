@@ -88,6 +88,14 @@ def joined(prefix: str) -> tuple[int, DistributedDataParallel, Job]:
     return rank, DistributedDataParallel(job.net, bucket_cap_mb=BUCKET_MB), job
 
 
+def leave() -> None:
+    """Together, and without the group's destructor: it joins a thread that may just want Python's lock, for the
+    barrier's own end, and with the lock held both wait for ever (torch 2.13, seen once)."""
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def none() -> None:
     """Stock DDP. With GOODPUT_PROBE: one checkpoint at the end, to know what it costs."""
     rank, ddp, job = joined("none")
@@ -96,8 +104,7 @@ def none() -> None:
     job.done()
     if "GOODPUT_PROBE" in os.environ and rank == 0:
         save(job, job.steps)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def save(job: Job, step: int) -> None:
@@ -123,8 +130,7 @@ def restart() -> None:
         if rank == 0 and (step + 1) % every == 0:
             save(job, step + 1)
     job.done()
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def torchft() -> None:
@@ -189,8 +195,8 @@ def linkpass() -> None:
             job.one(ddp, step, run.rank)
     job.rank = run.rank
     job.done()
-    dist.barrier()
     run.close()
+    leave()
 
 
 if __name__ == "__main__":

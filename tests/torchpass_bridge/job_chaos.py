@@ -39,6 +39,8 @@ async def chaos(folder: Path, seed: int, events: int, *, bare: bool = False) -> 
         run = RunningJob(folder / f"run{story.restored}", "j", WORLD, SPARES, PLAN, told)
         async with run as job:
             await job.until_spares(SPARES)
+            await job.until(lambda record: not record.ended, "the job to begin")
+            await job.until_step(1)
             made = SPARES
             while len(story.events) < events and job.job is not None and not job.job.ended:
                 await asyncio.sleep(chance.uniform(0.0, 0.6))

@@ -29,6 +29,7 @@ def bits(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
 def sound(story: Story, bits: list[tuple[str, str]]) -> None:
     assert [(t["hash"], t["own"]) for t in story.told] == bits, story.events
     assert all(entry.steps_lost == 0 for entry in story.entries)
+    assert story.entries
     spares = Counter(spare for entry in story.entries if entry.outcome == "moved" for spare in entry.spares)
     assert max(spares.values(), default=1) == 1, "a spare took two ranks"
 
@@ -38,6 +39,7 @@ async def test_any_events_leave_a_job_that_ends_with_the_same_bits(
     tmp_path: Path, bits: list[tuple[str, str]], number: int
 ) -> None:
     story = await chaos(tmp_path, SEED + number, A_JOB)
+    assert len(story.events) == A_JOB
     print("; ".join(story.events), f"restored {story.restored} times")
     sound(story, bits)
 
