@@ -94,14 +94,14 @@ class Rank:
         await self._watched.until(so)
 
     async def _once(self) -> int | None:
-        """The script's exit status. None: it was ended, for a host was lent while its job had not begun yet."""
+        """The script's exit status. None: it was ended, for a host is lent and its job does not run."""
         script = asyncio.ensure_future(run(self._command, self._environment))
         beside = asyncio.ensure_future(self._until_lent_beside())
         try:
             await asyncio.wait({script, beside}, return_when=asyncio.FIRST_COMPLETED)
             if script.done():
                 return script.result()
-            self._tell("it is ended: a host of its job was lent before it had begun")
+            self._tell("it is ended: a host of its job is lent")
             return None
         finally:
             for task in (script, beside):

@@ -394,7 +394,7 @@ async def test_a_rank_whose_job_has_not_begun_makes_room_when_a_host_is_lent(
     async with stays(records, script, told) as running:
         await until(lambda: script.starts() == 1, "it is started")
         lent = await records.put_loan(msgspec.structs.replace(LOAN, state="lent", called_by="j/1"), 0)
-        await until(lambda: told.has("a host of its job was lent"), "it is ended")
+        await until(lambda: told.has("a host of its job is lent"), "it is ended")
         await records.put_loan(LOAN, lent)
         await until(lambda: script.starts() == 2, "it begins again")
         script.end(1, REFUSED)
