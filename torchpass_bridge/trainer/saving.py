@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ Tell = Callable[..., None]
 """`Agent.tell`."""
 
 _log = logging.getLogger(__name__)
+
+# That each rank saves by itself is what is meant.
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
 
 class Taken(msgspec.Struct, frozen=True):
