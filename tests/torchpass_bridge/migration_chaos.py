@@ -6,6 +6,8 @@ import random
 
 from migration_sim import Process, World
 
+from torchpass_bridge.core.places import keeper_of
+
 FAULTS = (
     "kill", "kill", "two", "freeze", "mute", "migrate", "withdraw", "failed", "spare", "desk", "late desk", "store",
     "snapshot",
@@ -24,15 +26,32 @@ def well(world: World) -> list[Process]:
     ]
 
 
-def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150) -> World:
-    world = World(seed, spares=spares, steps=steps)
+def settled(world: World) -> bool:
+    """Nothing is under way, and each part of a sharded state is where it would outlive its rank."""
+    job, here = world.job, [world.processes[m.id] for m in world.job.members]
+    safe = all(
+        (keeper := keeper_of(job.members, rank)) is None
+        or any((rank % world.shards, step) in world.processes[keeper.id].keeps for step in (p.step, p.step - 1))
+        for rank, p in enumerate(here)
+    )  # fmt: skip
+    return bool(job.ended) or (job.incident is None and len(well(world)) == job.world and safe)
+
+
+def chaos(
+    seed: int, faults: int = 8, spares: int = 4, steps: int = 150, shards: int = 1, buddies: bool = True,
+    singly: bool = False,
+) -> World:  # fmt: skip
+    """`singly`: no rank is hurt before the copies are in their places again that the one before has cost."""
+    world = World(seed, spares=spares, steps=steps, shards=shards, buddies=buddies)
     chance = random.Random(seed * 7 + 1)
     for number in range(faults):
         world.run(chance.randint(1, 60))
         if world.job.ended:
             break
-        what = chance.choice(FAULTS)
+        what = chance.choice([fault for fault in FAULTS if fault != "two" or not singly])
         hurt = {"kill": 1, "two": 2, "freeze": 1, "mute": 1}.get(what, 0)
+        while hurt and singly and not settled(world):
+            world.run(1)
         candidates = well(world)
         if hurt and len(candidates) > hurt:
             for process in chance.sample(candidates, hurt):

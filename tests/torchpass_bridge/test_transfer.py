@@ -12,9 +12,9 @@ import pytest
 import torch
 from small_model import Net
 
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.trainer import channel, taking
 from torchpass_bridge.trainer import giving as giving_module
-from torchpass_bridge.trainer.buddy import buddy_of
 from torchpass_bridge.trainer.chunks import Chunks, digest
 from torchpass_bridge.trainer.giving import Giver, Kept, Offer
 from torchpass_bridge.trainer.own import sealed

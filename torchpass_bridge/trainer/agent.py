@@ -18,8 +18,9 @@ import msgspec
 import torch
 
 from torchpass_bridge.core.duty import Duty, duty
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.store.records import Conflict, Records, StoreAway
-from torchpass_bridge.trainer.buddy import Buddy, buddy_of
+from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.building import Building
 from torchpass_bridge.trainer.groups import Group
 from torchpass_bridge.trainer.settings import Settings

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 
 from torchpass_bridge.core.duty import Duty
-from torchpass_bridge.trainer.buddy import buddy_of
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.trainer.own import Own, opened, sealed
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.taking import Sources, kept_of
