@@ -52,6 +52,7 @@ class Keeper:
         self._sent: Wanted | None = None
         """What the buddy has, or could not be given."""
         self._reaches = True
+        self._failure: Exception | None = None
         self._sock: socket.socket | None = None
         self._to = ""
         self.waited_s = 0.0
@@ -80,9 +81,8 @@ class Keeper:
     def ready(self, broken: Callable[[], bool]) -> None:
         """Until the state may change. `broken`: the others are not to be waited for."""
         began_s = time.perf_counter()
+        self.settled()
         with self._changed:
-            while self._made < self._asked:
-                self._changed.wait()
             while self._reaches and self._wanted is not None and self._wanted.to is not None:
                 if self._sent == self._wanted or broken():
                     break
@@ -90,10 +90,12 @@ class Keeper:
         self.waited_s += time.perf_counter() - began_s
 
     def settled(self) -> None:
-        """Until no copy is being made."""
+        """Until no copy is being made. RuntimeError when one could not be."""
         with self._changed:
             while self._made < self._asked:
                 self._changed.wait()
+        if self._failure is not None:
+            raise RuntimeError("this rank's part of the state could not be copied") from self._failure
 
     def kept(self, step: int) -> Copy | None:
         """The own part as it was at `step`."""
@@ -122,20 +124,27 @@ class Keeper:
                     self._changed.wait()
                 (wanted, pieces, own, event), self._work = self._work, None
                 number = self._asked
-            if event is not None:
-                event.synchronize()
-            size, at = sum(piece.tensor.numel() for piece in pieces), 0
-            data = self._copies.room("", size, pinned=event is not None)
-            for piece in pieces:
-                data[at : at + piece.tensor.numel()].copy_(piece.tensor)
-                at += piece.tensor.numel()
-            rank, step = wanted.rank, wanted.step
-            mark = sealed(self._settings.key, rank, step, own)
-            copy = Copy(rank % self._shards, step, wanted.generation, rank, layout(pieces), mark, data)
-            self._copies.put("", copy)
+            try:
+                self._make(wanted, pieces, own, event)
+            except Exception as error:  # noqa: BLE001 (no memory, mostly; the training thread raises it)
+                self._failure = error
             with self._changed:
                 self._made = number
                 self._changed.notify_all()
+
+    def _make(self, wanted: Wanted, pieces: list[Piece], own: bytes, event: Any) -> None:
+        if event is not None:
+            event.synchronize()
+        size, at = sum(piece.tensor.numel() for piece in pieces), 0
+        data = self._copies.room("", size, pinned=event is not None)
+        for piece in pieces:
+            data[at : at + piece.tensor.numel()].copy_(piece.tensor)
+            at += piece.tensor.numel()
+        rank, step = wanted.rank, wanted.step
+        mark = sealed(self._settings.key, rank, step, own)
+        self._copies.put(
+            "", Copy(rank % self._shards, step, wanted.generation, rank, layout(pieces), mark, data)
+        )  # fmt: skip
 
     def _send(self) -> None:
         while True:
