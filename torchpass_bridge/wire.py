@@ -49,12 +49,17 @@ class Fit(msgspec.Struct, frozen=True):
     loop: str = ""
     world: int = 0
     """Of how many ranks the job is made: gradients are divided by it, and data is dealt out by it."""
+    shards: int = 1
+    """Into how many parts the state is dealt out: rank r holds part r % shards, and `state_bytes` are a part's."""
+    buddies: bool = False
+    """Sharded state: each rank leaves copies of its part with another one (`core.places.keeper_of`)."""
 
     def misfits(self, other: Fit) -> str:
         """Why `other` cannot take this one's place; empty when it can."""
         said = {
             "torch": "torch version", "device": "kind of device", "model": "model", "optimizer": "optimizer",
             "threads": "number of threads", "loop": "settings of the trainer", "world": "world size",
+            "shards": "number of shards", "buddies": "copies kept by buddies",
         }  # fmt: skip
         wrong = [
             f"{words} {getattr(other, name) or 'unknown'} instead of {getattr(self, name) or 'unknown'}"
@@ -134,11 +139,14 @@ class Copy(msgspec.Struct, frozen=True):
     """The member that holds rank `to` in the next generation takes state from those that hold `sources` in this one.
 
     All sources hold the same bytes, and each gives a part of them. `own`: who gives what belongs to the rank alone
-    (generators, data position): the one that leaves; None: nobody has it, it follows from seed, step and rank."""
+    (generators, data position): the one that leaves; None: nobody has it, it follows from seed, step and rank.
+    `kept`: they give a copy that they keep of its part, and not their own state: one that goes back by a step takes it
+    from itself."""
 
     to: int
     sources: tuple[int, ...]
     own: int | None = None
+    kept: bool = False
 
 
 Phase = Literal["requested", "preparing", "quiescing", "moving", "resuming", "saving"]
@@ -167,6 +175,8 @@ class Incident(msgspec.Struct, frozen=True):
     copies: tuple[Copy, ...] = ()
     at_step: int = -1
     """What every member has applied when it goes on."""
+    newest: int = -1
+    """Sharded state, crash: the newest step that any member is known to have applied. `at_step` may be an older one."""
     bad: tuple[str, ...] = ()
     """Spares that said what keeps them from it: none of them is claimed again for this incident."""
     shaky: tuple[str, ...] = ()
@@ -186,7 +196,8 @@ Outcome = Literal["moved", "cancelled", "stopped", "lost"]
 class Entry(msgspec.Struct, frozen=True):
     """A closed incident, as the ledger keeps it. `pause_s`: from the last step before to the first one after.
 
-    `steps_lost`: applied steps that have to be done again: of a job that ended, those since its latest snapshot;
+    `steps_lost`: applied steps that have to be done again: of a job that ended, those since its latest snapshot; of
+    sharded state also the one that not all parts of the state had reached;
     `outcome`: moved · cancelled (planned: nobody left, the job trained on) · stopped (no spare: the job ended) · lost
     (nobody had the state any more). `rung`: 3, ranks leave a host; links and paths (1, 2) are the daemons' own."""
 
@@ -344,6 +355,8 @@ class Status(msgspec.Struct, frozen=True):
     """The same: where it is, once all of it is there."""
     unsaved: tuple[int, int, str] = (0, 0, "")
     """The same: why it could not be written, or published."""
+    keeps: tuple[tuple[int, int], ...] = ()
+    """Sharded state: (part, applied steps) of the copies that it could give."""
 
 
 T = TypeVar("T", Job, Spare, Loan, Status, Ask, Answer, Entry)

@@ -86,3 +86,19 @@ async def test_what_a_healthy_step_costs(tmp_path: Path) -> None:
           f"{low:+.2f} to {high:+.2f} %, {PAIRS} pairs; load {os.getloadavg()[0]:.1f}")  # fmt: skip
     print(" ".join(f"{100 * (ratio - 1):+.1f}" for ratio in ratios))
     assert len(ratios) == PAIRS
+
+
+async def test_what_copies_of_parts_cost(tmp_path: Path) -> None:
+    """Under FSDP2, in turns: copies that are left with buddies, copies that are not, and none (stock)."""
+    plan = {"steps": 40, "width": 1024, "layers": 5, "replicate": 1}
+    rows: dict[str, list[float]] = {"buddies": [], "no buddies": [], "stock": []}
+    for turn in range(MOVES):
+        rows["stock"].append(1e3 * run_stock(tmp_path / f"stock{turn}", WORLD, plan)[0]["step_s"])
+        for name, buddies in (("buddies", "1"), ("no buddies", "0")):
+            async with RunningJob(
+                tmp_path / f"job{turn}{buddies}", "j", WORLD, 0, plan, {"TORCHPASS_BUDDY": buddies}
+            ) as job:
+                rows[name].append(1e3 * (await job.finished())[0]["step_s"])
+    for name, found_ms in rows.items():
+        print(f"\n{name}: step ms " + ", ".join(f"{ms:.1f}" for ms in found_ms) + f"; load {os.getloadavg()[0]:.1f}")
+    assert all(len(found_ms) == MOVES for found_ms in rows.values())

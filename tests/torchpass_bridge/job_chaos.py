@@ -13,8 +13,8 @@ from typing import Any
 
 from running_job import RunningJob
 
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.store.records import NoCoordinator, StoreAway
-from torchpass_bridge.trainer.buddy import buddy_of
 from torchpass_bridge.wire import Entry, Job
 
 EVENTS = ("kill", "freeze", "migrate", "spare killed", "coordinator killed", "store restarted", "two killed")

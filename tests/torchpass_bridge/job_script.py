@@ -18,6 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from small_model import Batches, Net
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,19 +43,30 @@ class Plan:
         """A rank that takes part in that collective before its optimizer's step."""
         self.dies: list[int] = said.get("dies", [])
         """[rank, step]: killed between the optimizer's step and the collective after it."""
+        self.replicate: int = said.get("replicate", 0)
+        """FSDP2 with so many copies of each part, in place of DDP."""
         self.dropout: float = said.get("dropout", 0.1)
 
 
-def made(plan: Plan, rank: int) -> tuple[Net, torch.optim.Optimizer, Any, Batches]:
+def made(plan: Plan, rank: int, mesh: DeviceMesh | None) -> tuple[Net, torch.optim.Optimizer, Any, Batches]:
     torch.manual_seed(0)
     net = Net(plan.width, plan.layers, norm=plan.norm)
     for part in net.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = plan.dropout
+    if mesh is not None:
+        dealt_out(net, mesh)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
     torch.manual_seed(77 + rank)
     return net, optimizer, scheduler, Batches(rank, plan.width)
+
+
+def dealt_out(net: Net, mesh: DeviceMesh) -> None:
+    for layer in net.body:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
 
 
 def one_step(
@@ -76,12 +90,13 @@ def one_step(
 
 
 def told(net: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches, times_s: list[float]) -> dict[str, Any]:
-    """All that must be alike on all ranks of all runs (`hash`), and what must be of one rank (`own`)."""
+    """All that must be alike on all ranks of all runs (`hash`; of sharded state on those with the same part), and what
+    must be of one rank (`own`)."""
     weights = hashlib.sha256()
     for parameter in net.parameters():
-        weights.update(parameter.detach().numpy().tobytes())
-        for value in optimizer.state[parameter].values():
-            weights.update(value.numpy().tobytes())
+        for tensor in (parameter.detach(), *optimizer.state[parameter].values()):
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            weights.update(local.numpy().tobytes())
     weights.update(json.dumps([scheduler.state_dict(), optimizer.param_groups[0]["lr"]], default=str).encode())
     own = hashlib.sha256(torch.get_rng_state().numpy().tobytes() + data.state_dict()["generator"].numpy().tobytes())
     own.update(str(data.drawn).encode())
@@ -90,14 +105,18 @@ def told(net: torch.nn.Module, optimizer: Any, scheduler: Any, data: Batches, ti
 
 
 def stock(environment: dict[str, str], out: Path) -> None:
-    """As it was before: plain DDP, nothing of torchpass."""
+    """As it was before: plain DDP or FSDP2, nothing of torchpass."""
     os.environ.update(environment)
     torch.set_num_threads(1)
     plan, rank, world = Plan(json.loads(os.environ["PLAN"])), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(str(out.parent / "rendezvous"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    net, optimizer, scheduler, data = made(plan, rank)
-    ddp = DistributedDataParallel(net, bucket_cap_mb=plan.bucket_mb)
+    mesh = None
+    if plan.replicate:
+        shape = (world,) if plan.replicate == 1 else (plan.replicate, world // plan.replicate)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    net, optimizer, scheduler, data = made(plan, rank, mesh)
+    ddp = net if plan.replicate else DistributedDataParallel(net, bucket_cap_mb=plan.bucket_mb)
     times_s = []
     for step in range(plan.steps):
         began_s = time.perf_counter()
@@ -117,9 +136,10 @@ def protected(environment: dict[str, str], out: Path) -> None:
     logging.basicConfig(level=logging.INFO, filename=out.with_suffix(".log"), format="%(asctime)s %(message)s")
     plan = Plan(json.loads(os.environ["PLAN"]))
     run = torchpass.join()
-    net, optimizer, scheduler, data = made(plan, 0 if run.spare else run.rank)
-    ddp = run.wrap(net, bucket_cap_mb=plan.bucket_mb)
-    run.protect(optimizer, scheduler=scheduler, data=data)
+    mesh = run.mesh(replicate=plan.replicate) if plan.replicate else None
+    net, optimizer, scheduler, data = made(plan, 0 if run.spare else run.rank, mesh)
+    ddp = net if plan.replicate else run.wrap(net, bucket_cap_mb=plan.bucket_mb)
+    run.protect(optimizer, scheduler=scheduler, data=data, modules=[net] if plan.replicate else [])
     times_s = []
     for step in run.steps(plan.steps):
         began_s = time.perf_counter()

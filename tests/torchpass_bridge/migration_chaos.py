@@ -6,6 +6,7 @@ import random
 
 from migration_sim import Process, World
 
+from torchpass_bridge.core.places import keeper_of
 from torchpass_bridge.core.scene import Limits
 
 LENDING = Limits(spare_wait_s=3.0, phase_s=3.0, lend_wait_s=6.0, give_back_s=0.2)
@@ -28,9 +29,25 @@ def well(world: World) -> list[Process]:
     ]
 
 
-def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150, *, lent: bool = False) -> World:
-    """`lent`: what makes up for a loss are hosts of other jobs, of which each keeper may die, too."""
-    world = World(seed, spares=spares, steps=steps, limits=LENDING if lent else None)
+def settled(world: World) -> bool:
+    """Nothing is under way, and each part of a sharded state is where it would outlive its rank."""
+    job, here = world.job, [world.processes[m.id] for m in world.job.members]
+    safe = all(
+        (keeper := keeper_of(job.members, rank)) is None
+        or any((rank % world.shards, step) in world.processes[keeper.id].keeps for step in (p.step, p.step - 1))
+        for rank, p in enumerate(here)
+    )  # fmt: skip
+    return bool(job.ended) or (job.incident is None and len(well(world)) == job.world and safe)
+
+
+def chaos(
+    seed: int, faults: int = 8, spares: int = 4, steps: int = 150, *, lent: bool = False, shards: int = 1,
+    buddies: bool = True, singly: bool = False,
+) -> World:  # fmt: skip
+    """`lent`: what makes up for a loss are hosts of other jobs, of which each keeper may die, too. `singly`: no rank is
+    hurt before the copies are in their places again that the one before has cost."""
+    limits = LENDING if lent else None
+    world = World(seed, spares=spares, steps=steps, limits=limits, shards=shards, buddies=buddies)
     for number in range(4 if lent else 0):
         world.add_loan(f"l{number}", f"low{number % 3}", stop_ticks=10 + 10 * number)
     chance = random.Random(seed * 7 + 1)
@@ -40,8 +57,10 @@ def chaos(seed: int, faults: int = 8, spares: int = 4, steps: int = 150, *, lent
             break
         if lent and number % 3 == 2:
             world.add_spare(f"own{number}")  # a host of its own is repaired
-        what = chance.choice(FAULTS)
+        what = chance.choice([fault for fault in FAULTS if fault != "two" or not singly])
         hurt = {"kill": 1, "two": 2, "freeze": 1, "mute": 1}.get(what, 0)
+        while hurt and singly and not settled(world):
+            world.run(1)
         candidates = well(world)
         if hurt and len(candidates) > hurt:
             dying = chance.sample(candidates, hurt)

@@ -2,7 +2,8 @@
 the records, the statuses and the collectives, without sockets.
 
 A collective needs all members of one group; whoever is released from one that was complete may have applied the step
-or not, as with a real one. State is the number of optimizer steps that were applied to it.
+or not, as with a real one. State is the number of optimizer steps that were applied to it, and which run of the last
+one: a step that is done again makes another state. Of sharded state each rank keeps copies (`sharded_sim`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import random
 from dataclasses import dataclass, field
 
 import msgspec
+from sharded_sim import Copies
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.duty import Duty, Save, duty
+from torchpass_bridge.core.places import keeper_of
 from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Limits, Put, Refuse, Reply, Scene
 from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Loan, Member, Spare, Status
 
@@ -82,6 +85,14 @@ class Process:
     step: int = 0
     applied: int = 0
     """What its state is."""
+    run: int = 0
+    """The run of its last step."""
+    reduced: int = 0
+    """The run of the step that it is in, once the collective is done and its optimizer's step is still to come."""
+    sent: int = -1
+    """Up to which boundary its buddy has its part, or could not be reached."""
+    keeps: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(part, step) -> run, of the copies that it keeps."""
     doing: str = "training"
     built: tuple[int, int] = (0, 0)
     building: tuple[int, int] | None = None
@@ -111,7 +122,7 @@ class Process:
         return Status(
             member=self.member.id, sequence=self.sequence, doing=self.doing, generation=self.group[0],  # type: ignore[arg-type]
             step=self.step, built=self.built, holds=self.holds, peer_gone=self.peer_gone, saved=self.saved,
-            published=self.published, unsaved=self.unsaved,
+            published=self.published, unsaved=self.unsaved, keeps=tuple(sorted(self.keeps)),
         )  # fmt: skip
 
 
@@ -184,13 +195,19 @@ class Desk:
 
 class World:
     def __init__(
-        self, seed: int, ranks: int = 4, spares: int = 2, steps: int = 60, desks: int = 2, limits: Limits | None = None
-    ) -> None:
+        self, seed: int, ranks: int = 4, spares: int = 2, steps: int = 60, desks: int = 2,
+        limits: Limits | None = None, shards: int = 1, buddies: bool = True,
+    ) -> None:  # fmt: skip
         self.chance = random.Random(seed)
         self.limits = limits or Limits(spare_wait_s=3.0, phase_s=3.0)
         self.tick = 0
         self.steps = steps
-        self.ranks = ranks
+        self.ranks, self.shards = ranks, shards
+        self.fit = msgspec.structs.replace(FIT, shards=shards, buddies=buddies)
+        self.copies = Copies(self)
+        self.runs = 0
+        self.applied: dict[int, set[int]] = {}
+        """By step, the runs of it that somebody applied."""
         self.store = Store()
         self.answers: dict[str, Answer] = {}
         self.processes: dict[str, Process] = {}
@@ -213,15 +230,16 @@ class World:
             self.add_spare(f"s{number}")
         self.desks = [Desk(self, f"d{number}") for number in range(desks)]
 
-    def process(self, host: str, fit: Fit = FIT, lent_from: str = "") -> Process:
+    def process(self, host: str, fit: Fit | None = None, lent_from: str = "") -> Process:
         self.made += 1
         name = f"{host}-{self.made}"
-        made = Process(Member(name, host, self.made, f"{host}:1", fit, snapshots="/shared", lent_from=lent_from))
+        member = Member(name, host, self.made, f"{host}:1", fit or self.fit, snapshots="/shared", lent_from=lent_from)
+        made = Process(member)
         made.seen = len(self.store.history)
         self.processes[name] = made
         return made
 
-    def add_spare(self, host: str, fit: Fit = FIT, lent_from: str = "") -> Process:
+    def add_spare(self, host: str, fit: Fit | None = None, lent_from: str = "") -> Process:
         made = self.process(host, fit, lent_from)
         made.doing, made.own = "waiting", False
         self.store.put_spare(Spare(made.member, "j"), 0)
@@ -262,8 +280,12 @@ class World:
                     assert member.id not in job.fenced
                     if process.alive:
                         assert process.applied == process.step == job.incident.at_step, (rank, process)
-                best = max((p.step for m in job.members if (p := self.processes[m.id]).alive), default=0)
+                alive = [p for m in job.members if (p := self.processes[m.id]).alive]
+                assert len({p.run for p in alive}) <= 1, "states of different runs of a step"
+                best = max((p.step for p in alive), default=0)
                 assert best <= job.incident.at_step
+        if job.ended == "lost":
+            self.copies.check_lost(before)
 
     # one tick
     def run(self, ticks: int) -> None:
@@ -279,6 +301,7 @@ class World:
             self.chance.shuffle(order)
             for process in order:
                 self.act(process)
+            self.copies.tick()
             self.collectives()
             for keeper in self.keepers.values():
                 if keeper.alive:
@@ -362,10 +385,14 @@ class World:
             self.save(p, todo.save)
         p.giving = todo.give if p.doing != "training" and todo.give == p.step else -1
         p.building = todo.build
+        if todo.leave is not None and p.doing != "training":
+            self.copies.leave(p, todo.leave)
         if todo.build is not None and p.built != todo.build:
             others = [self.processes[m.id] for m in todo.build_members]
             if all(q.alive and self.tick >= q.frozen_until and q.building == todo.build for q in others):
                 p.built = todo.build
+        if p.reduced and (todo.release or p.sent >= p.step):
+            self.apply(p, p.reduced)
         if todo.release and p.doing == "training":
             p.in_step = False
             p.doing = "stopped"
@@ -373,16 +400,23 @@ class World:
             if todo.at_step >= 0 and p.step != todo.at_step:
                 return  # it has not got what the others go on with
             p.group, p.doing, p.in_step, p.peer_gone = todo.group, "training", False, False
+            self.copies.entered(p)
         if p.doing == "paused" and (todo.pause_at < 0 or todo.pause_at > p.step) and todo.group == p.group:
             p.doing = "training"
         if p.doing == "training" and todo.pause_at == p.step and not p.in_step:
             p.doing = "paused"
         if todo.take is not None and p.holds[:2] != todo.build and p.doing != "training":
             sources = [self.processes[m.id] for m in todo.take_from]
-            if all(q.alive and self.tick >= q.frozen_until and q.giving == todo.at_step for q in sources):
+            part, kept = (p.rank or 0) % self.shards, todo.take.kept
+            if all(
+                q.alive and self.tick >= q.frozen_until
+                and ((part, todo.at_step) in q.keeps if kept else q.giving == todo.at_step)
+                for q in sources
+            ):  # fmt: skip
                 p.copying += 1
                 if p.copying >= 5:
-                    assert {q.applied for q in sources} == {todo.at_step}
+                    assert kept or {(q.applied, (q.rank or 0) % self.shards) for q in sources} == {(todo.at_step, part)}
+                    (p.run,) = {q.keeps[part, todo.at_step] if kept else q.run for q in sources}
                     p.applied = p.step = todo.at_step
                     assert todo.build is not None
                     p.holds = (*todo.build, "d")
@@ -394,29 +428,42 @@ class World:
                 p.doing = "left"
             elif self.chance.random() < 0.5:
                 p.in_step = True
+                self.copies.leave(p, keeper_of(todo.members, p.rank or 0))
 
     def collectives(self) -> None:
         """A step's collective is done once all members of a group are in the same step of it."""
         inside = [p for p in self.processes.values() if p.alive and p.in_step and p.doing == "training"]
         for group in {p.group for p in inside}:
             here = [p for p in inside if p.group == group]
-            if len(here) < self.ranks or self.chance.random() < 0.4:
-                continue
+            if len(here) < self.ranks or any(p.reduced for p in here) or self.chance.random() < 0.4:
+                continue  # of those that have it, some wait for their copies to arrive
             assert len(here) == self.ranks and sorted(p.rank or 0 for p in here) == list(range(self.ranks))
             assert len({p.step for p in here}) == 1, [(p.member.id, p.step) for p in here]
-            self.note(here[0].step, group, here)
+            run = self.note(here[0].step, group, here)
             for p in here:
                 assert p.applied == p.step
+                if self.shards > 1:
+                    p.reduced = run
+                    continue
                 if self.tick < p.frozen_until:
                     p.alive = p.alive and self.chance.random() < 0.5  # broken by the others' leaving, or done later
-                p.step += 1
-                p.applied += 1
-                p.in_step = False
+                self.apply(p, run)
 
-    def note(self, step: int, group: tuple[int, int], here: list[Process]) -> None:
-        """A step is complete. Never twice: somebody has applied it, and all go on from there."""
-        assert step not in self.completed or group == self.completed[step][0][0], (step, group, self.completed[step])
+    def apply(self, p: Process, run: int) -> None:
+        self.applied.setdefault(p.step, set()).add(run)
+        p.step += 1
+        p.applied += 1
+        p.run, p.reduced, p.in_step = run, 0, False
+
+    def note(self, step: int, group: tuple[int, int], here: list[Process]) -> int:
+        """A step is complete; its run. Never twice, unless state is sharded: somebody has applied it, and all go on
+        from there."""
+        again = step in self.completed and group != self.completed[step][0][0]
+        assert not again or self.shards > 1, (step, group, self.completed[step])
+        assert len({p.run for p in here}) == 1, "states of different runs of a step"
         self.completed.setdefault(step, []).append((group, tuple(p.member.id for p in here)))
+        self.runs += 1
+        return self.runs
 
     # faults
     def kill(self, p: Process) -> None:
@@ -424,17 +471,18 @@ class World:
         others."""
         p.alive = False
         here = [q for q in self.processes.values() if q.alive and q.group == p.group and q.doing == "training"]
-        inside = [q for q in here if q.in_step]
-        if p.in_step and len(inside) == self.ranks - 1 and self.chance.random() < 0.5:
+        inside = [q for q in here if q.in_step and not q.reduced]
+        if p.in_step and not p.reduced and len(inside) == self.ranks - 1 and self.chance.random() < 0.5:
             some = [q for q in inside if self.chance.random() < 0.5]  # complete: some have got everything
-            for q in some:
-                q.step += 1
-                q.applied += 1
-                q.in_step = False
             if some:
-                self.note(p.step, p.group, [*inside, p])
+                run = self.note(p.step, p.group, [*inside, p])
+                for q in some:
+                    if self.shards > 1:
+                        q.reduced = run
+                    else:
+                        self.apply(q, run)
         for q in inside[:2]:
-            if q.in_step:
+            if q.in_step and not q.reduced:
                 q.in_step, q.doing, q.peer_gone = False, "stopped", True
 
     def ask(self, what: str, host: str, name: str, unlimited: bool = True) -> None:

@@ -56,6 +56,11 @@ def test_store_and_key_may_be_in_files(tmp_path: Path) -> None:
     assert (settings.store, settings.key) == ("nats://127.0.0.1:1", b"fedcba9876543210")
 
 
+def test_copies_of_parts_are_left_with_buddies_unless_that_is_switched_off() -> None:
+    assert from_environment(TOLD, Times()).buddies
+    assert not from_environment({**TOLD, "TORCHPASS_BUDDY": "0"}, Times()).buddies
+
+
 def test_timeouts_nest() -> None:
     Times().check()
     for name in Times.__struct_fields__[1:]:

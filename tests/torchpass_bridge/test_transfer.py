@@ -12,11 +12,13 @@ import pytest
 import torch
 from small_model import Net
 
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.trainer import channel, taking
 from torchpass_bridge.trainer import giving as giving_module
-from torchpass_bridge.trainer.buddy import buddy_of
 from torchpass_bridge.trainer.chunks import Chunks, digest
+from torchpass_bridge.trainer.copies import Copies
 from torchpass_bridge.trainer.giving import Giver, Kept, Offer
+from torchpass_bridge.trainer.keeper import Keeper, Wanted
 from torchpass_bridge.trainer.own import sealed
 from torchpass_bridge.trainer.settings import Settings, Times
 from torchpass_bridge.trainer.state import State
@@ -245,3 +247,47 @@ def test_a_buddy_is_on_another_host_and_in_another_domain_if_there_is_one() -> N
     assert buddy_of(leaf, 0) == leaf[2]
     assert buddy_of([member("a", "h"), member("b", "h")], 1) == member("a", "h")
     assert buddy_of([member("a", "h")], 0) is None
+
+
+def test_a_part_is_left_with_a_buddy_and_taken_from_there() -> None:
+    """What was kept of rank 3's part, with what belonged to the rank alone then."""
+    buddy = Giver("127.0.0.1", KEY, 0.3, lambda member, rank: (member, rank) == ("taker", 3))
+    buddy.start()
+    to = Member("g0", "h0", 0, buddy.address, FIT)
+    keeper = Keeper(SETTINGS, Copies(), 4)
+    keeper.start()
+    net = net_of(0)
+    state = State([net], [])
+    keeper.begin(Wanted(5, 1, 3, to), state.pieces, b"own")
+    keeper.ready(lambda: False)
+    assert buddy.copies.keeps() == ((3, 5),)
+    other = net_of(1)
+    with Sources(SETTINGS, [to], GROUP, 5, lambda: True, part=3) as sources:
+        chunks = Chunks(State([other], []).pieces())
+        assert sources.layouts() == {chunks.layout}
+        assert sources.own_of_copy(3) == b"own"
+        assert sources.own_of_copy(2) is None
+        sources.take(chunks)
+    assert same(net, other)
+    with Sources(SETTINGS, [to], GROUP, 4, lambda: True, part=3) as sources, pytest.raises(NotTaken, match="no copy"):
+        sources.layouts()
+    kept = keeper.kept(5)
+    assert kept is not None
+    assert keeper.restore(kept, State([third := net_of(2)], []))
+    assert same(net, third)
+    buddy.stop()
+
+
+def test_a_buddy_keeps_nothing_of_one_that_does_not_hold_the_rank_and_is_not_waited_for_again() -> None:
+    buddy = Giver("127.0.0.1", KEY, 0.3, lambda member, rank: False)
+    buddy.start()
+    settings = msgspec.structs.replace(SETTINGS, times=Times(connect_s=0.2, stall_s=0.3))
+    keeper = Keeper(settings, Copies(), 4)
+    keeper.start()
+    to, state = Member("g0", "h0", 0, buddy.address, FIT), State([net_of(0)], [])
+    for step in (5, 6):
+        keeper.begin(Wanted(step, 1, 3, to), state.pieces, b"own")
+        keeper.ready(lambda: False)
+    assert buddy.copies.keeps() == ()
+    assert 0.3 <= keeper.waited_s < 0.6
+    buddy.stop()

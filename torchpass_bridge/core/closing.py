@@ -81,7 +81,7 @@ def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_
         began_unix_s=incident.began_unix_s,
         ended_unix_s=unix_s,
         pause_s=max((s.pause_s for s in statuses if s.generation == job.generation), default=0.0) if moved else 0.0,
-        steps_lost=_steps_lost(scene, outcome),
+        steps_lost=_steps_lost(scene, incident, outcome),
         world=job.world,
         attempts=incident.attempt + 1,
         phase_unix_s=incident.phase_unix_s,
@@ -89,9 +89,12 @@ def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_
     )
 
 
-def _steps_lost(scene: Scene, outcome: Outcome) -> int:
-    """A rank that moves goes on with the next step. A job that ended goes on from its latest snapshot."""
-    if outcome in ("moved", "cancelled"):
+def _steps_lost(scene: Scene, incident: Incident, outcome: Outcome) -> int:
+    """A rank that moves goes on with the next step, unless the state is sharded and some of its parts were a step
+    behind. A job that ended goes on from its latest snapshot."""
+    if outcome == "moved":
+        return max(incident.newest - incident.at_step, 0)
+    if outcome == "cancelled":
         return 0
     kept = max((saved.step for saved in scene.job.saved if saved.path), default=0)
     return max(scene.newest_step() - kept, 0)

@@ -26,9 +26,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchpass_bridge.core import asking, closing, loans, saving, spares
+from torchpass_bridge.core import asking, closing, loans, saving, sharing, spares
 from torchpass_bridge.core.scene import Action, Put, Scene
-from torchpass_bridge.wire import Copy, Incident, Job, Member, Phase, Status
+from torchpass_bridge.wire import Incident, Job, Member, Phase, Status
 
 STANDING = ("stopped", "paused", "left")
 """Out of every collective."""
@@ -181,14 +181,15 @@ def _preparing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     if incident.kind == "planned":
         cut = scene.newest_step() + saving.margin(scene)
         return [_phase(job, _replace(incident, cut=cut), "quiescing", unix_s)]
-    steps = {rank: s.step for rank, _, s in scene.by_rank(scene.staying()) if s}
-    if max(steps.values(), default=-1) < 0:
-        return closing.give_up(scene, "no member is left that holds the job's state", unix_s, lost=True)
-    at_step = max(steps.values())
-    sources = tuple(rank for rank, step in steps.items() if step == at_step)
-    behind = (*incident.leaving, *(rank for rank, step in steps.items() if step < at_step))
-    copies = tuple(Copy(to=rank, sources=sources) for rank in sorted(behind))
-    return [_phase(job, _replace(incident, copies=copies, at_step=at_step), "moving", unix_s)]
+    found, why = sharing.after_crash(scene)
+    if found is None:
+        if now_s - scene.phase_since_s < scene.limits.silent_s and scene.shards() > 1:
+            return []  # a copy that was on its way when its rank died may still arrive
+        return closing.give_up(scene, why, unix_s, lost=True)
+    at_step, copies = found
+    newest = max(incident.newest, scene.newest_step()) if scene.shards() > 1 else -1
+    moving = _replace(incident, copies=copies, at_step=at_step, newest=newest)
+    return [_phase(job, moving, "moving", unix_s)]
 
 
 def _quiescing(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> list[Action]:
@@ -204,14 +205,12 @@ def _quiescing(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     late = [m for _, m, s in seen if not (s and s.doing == "paused" and s.step == incident.cut)]
     if late:
         return _overdue(scene, incident, late, now_s, unix_s)
-    staying = scene.staying()
-    copies = tuple(Copy(to=rank, sources=staying or (rank,), own=rank) for rank in incident.leaving)
-    return [_phase(job, _replace(incident, copies=copies, at_step=incident.cut), "moving", unix_s)]
+    return [_phase(job, _replace(incident, copies=sharing.planned(scene), at_step=incident.cut), "moving", unix_s)]
 
 
 def _moving(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> list[Action]:
     """Until all who lacked state hold what was verified. Then the next generation is the present one."""
-    job = scene.job
+    job, limits = scene.job, scene.limits
     missing = spares.gone(scene, incident, now_s)
     if missing:
         return _without(scene, incident, missing, now_s, unix_s)
@@ -227,6 +226,8 @@ def _moving(scene: Scene, incident: Incident, now_s: float, unix_s: float) -> li
             late.append(members[copy.to])
     if late:
         return _overdue(scene, incident, late, now_s, unix_s)
+    if incident.kind == "planned" and not sharing.safe(scene) and now_s - scene.phase_since_s < limits.phase_s / 4:
+        return []  # copies that the one that leaves keeps of others go with it: they are made elsewhere first
     left = tuple(job.members[rank].id for rank in incident.leaving if job.members[rank].id not in job.fenced)
     done = _entered(_replace(incident, digests=tuple(holding)), "resuming", unix_s)
     return [

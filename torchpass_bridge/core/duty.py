@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from torchpass_bridge.core.places import keeper_of
 from torchpass_bridge.wire import Copy, Job, Member
 
 
@@ -34,6 +35,7 @@ class Duty(msgspec.Struct, frozen=True):
     - `build`: the group to build for the time after; None: leave the one that is being built. `build_members`: by rank.
     - `give`: let the state be read, at this step and by the members of `build`.
     - `take`: from whom to take state over; `take_from`: their members, `own_from`: whose own state too.
+    - `leave`: with whom to leave a copy of the part of a sharded state that is held, so that it outlives the move.
     - `save`: the part of a snapshot to write.
     """
 
@@ -50,6 +52,7 @@ class Duty(msgspec.Struct, frozen=True):
     take: Copy | None = None
     take_from: tuple[Member, ...] = ()
     own_from: Member | None = None
+    leave: Member | None = None
     at_step: int = -1
     """What is applied when the group of `group` or `build` begins; -1: as it is."""
     save: Save | None = None
@@ -96,6 +99,7 @@ def duty(job: Job, me: str) -> Duty:
         take=copy,
         take_from=tuple(job.members[source] for source in copy.sources) if copy else (),
         own_from=job.members[copy.own] if copy and copy.own is not None else None,
+        leave=keeper_of(after, rank) if moving and not crash and rank is not None else None,
         at_step=incident.at_step if moving else -1,
     )
 

@@ -49,6 +49,8 @@ def _wrong(here: Mapping[int, Member], world: int) -> str:
     first, reference, last = min(here), here[min(here)], max(here)
     if world < 1:
         return f"rank {first} on {reference.host} does not say of how many ranks the job is made"
+    if world % reference.fit.shards:
+        return f"{world} ranks cannot hold {reference.fit.shards} parts of the state equally often"
     for rank, member in here.items():
         if misfits := reference.fit.misfits(member.fit):
             return f"rank {rank} on {member.host} is not like rank {first} on {reference.host}: {misfits}"

@@ -1,4 +1,5 @@
-"""Which of a job's members are meant when somebody names a host or an accelerator in words of his own. Pure.
+"""Where members are: which are meant when somebody names a host or an accelerator in words of his own, and who fails
+together with whom. Pure.
 
 Trainers call a host by its host name. The daemon calls it by the name that its peers tell, or by the address that it is
 probed at; GPUs go by their PCI addresses, which NVIDIA's library, the kernel and people write in different lengths.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 
 from torchpass_bridge.wire import Job, Member
 
@@ -44,6 +46,27 @@ def same_host(one: str, other: str) -> bool:
 
 def same_accelerator(one: str, other: str) -> bool:
     return one == other or (_pci(one) is not None and _pci(one) == _pci(other))
+
+
+def buddy_of(members: Sequence[Member], rank: int) -> Member | None:
+    """The next member by rank that fails together with this one least: neither its domain nor its host, if any such."""
+    me = members[rank]
+    others = [members[(rank + further) % len(members)] for further in range(1, len(members))]
+    return min(
+        others,
+        key=lambda m: (m.host == me.host) * 2 + (m.domain == me.domain and me.domain != ""),
+        default=None,
+    )
+
+
+def keeper_of(members: Sequence[Member], rank: int) -> Member | None:
+    """Who keeps copies of this rank's part of a sharded state. None: nobody need, for it has a replica on another host;
+    or copies are switched off."""
+    me, shards = members[rank], members[rank].fit.shards
+    if shards == 1 or not me.fit.buddies:
+        return None
+    replicas = members[rank % shards :: shards]
+    return None if any(m.host != me.host for m in replicas) else buddy_of(members, rank)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -236,6 +236,10 @@ class Scene:
         leaving = incident.leaving if incident else ()
         return tuple(rank for rank in range(self.job.world) if rank not in leaving)
 
+    def shards(self) -> int:
+        """Into how many parts the job's state is dealt out."""
+        return self.job.members[0].fit.shards
+
     def step_s(self) -> float:
         """How long the job's steps take, as far as known; 0: unknown."""
         return min((h.step_s for m in self.job.members if (h := self.heard.get(m.id)) and h.step_s), default=0.0)

@@ -18,10 +18,11 @@ import msgspec
 import torch
 
 from torchpass_bridge.core.duty import Duty, duty
+from torchpass_bridge.core.places import buddy_of, keeper_of
 from torchpass_bridge.store.records import Conflict, Records, StoreAway
-from torchpass_bridge.trainer.buddy import Buddy, buddy_of
+from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.building import Building
-from torchpass_bridge.trainer.groups import Group
+from torchpass_bridge.trainer.groups import Grid, Group
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Doing, Job, Member, Spare, Status, prove
 
@@ -47,6 +48,7 @@ class Said(msgspec.Struct):
     saved: tuple[int, int, str] = (0, 0, "")
     published: tuple[int, int, str] = (0, 0, "")
     unsaved: tuple[int, int, str] = (0, 0, "")
+    keeps: tuple[tuple[int, int], ...] = ()
 
 
 class Agent:
@@ -68,6 +70,11 @@ class Agent:
         self.member: Member | None = None
         self.device = torch.device("cpu")
         """Of the tensors that the groups are for."""
+        self.grid: Grid | None = None
+        """Of the mesh, if it has two dimensions."""
+        self.shards = 1
+        self.keeper: Member | None = None
+        """Who keeps copies of this rank's part of a sharded state."""
         self._buddy = buddy
         self._building: Building | None = None
         self._changed = threading.Condition()
@@ -185,10 +192,12 @@ class Agent:
             if self.next is not None and self.next.key not in (found.build, found.group):
                 self.next = None  # what it was built for was cancelled
         if self._building is not None:
-            self._building.device = self.device
+            self._building.device, self._building.grid = self.device, self.grid
             self._building.aim(found, present, self.next)
         if found.rank is not None and found.group[0]:
-            self._buddy.to(buddy_of(job.members, rank) if (rank := job.rank_of(self.settings.id)) is not None else None)
+            rank = job.rank_of(self.settings.id)
+            self._buddy.to(buddy_of(job.members, rank) if rank is not None else None)
+            self.keeper = keeper_of(job.members, rank) if rank is not None else None
         calm = (
             present is not None and not lost and not found.ended and found.group == present.key and not found.release
             and found.pause_at < 0 and found.build is None and found.save is None

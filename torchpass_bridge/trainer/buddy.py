@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Sequence
 
 from torchpass_bridge.trainer.channel import Ask, ChannelError, connect, send
 from torchpass_bridge.trainer.own import sealed
@@ -17,17 +16,6 @@ from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Member
 
 _log = logging.getLogger(__name__)
-
-
-def buddy_of(members: Sequence[Member], rank: int) -> Member | None:
-    """The next member by rank that fails together with this one least: neither its domain nor its host, if any such."""
-    me = members[rank]
-    others = [members[(rank + further) % len(members)] for further in range(1, len(members))]
-    return min(
-        others,
-        key=lambda m: (m.host == me.host) * 2 + (m.domain == me.domain and me.domain != ""),
-        default=None,
-    )
 
 
 class Buddy:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchpass_bridge.core.duty import Duty
-from torchpass_bridge.trainer.groups import Group, Key, build
+from torchpass_bridge.trainer.groups import Grid, Group, Key, build
 from torchpass_bridge.trainer.rendezvous import Call, Rendezvous, Scratch
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.wire import Member
@@ -27,6 +27,7 @@ class Building:
         failed: Callable[[str], None],
     ) -> None:
         self.device = torch.device("cpu")
+        self.grid: Grid | None = None
         self._settings, self._scratch, self._call = settings, scratch, call
         self._done, self._failed = done, failed
         self._lock = threading.Lock()
@@ -67,8 +68,9 @@ class Building:
         why = ""
         try:
             found = build(
-                key, rank, world, rendezvous, self.device, self._settings.address, times.build_s, times.group_s
-            )
+                key, rank, world, rendezvous, self.device, self._settings.address, times.build_s, times.group_s,
+                self.grid,
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 (what the backends raise is not theirs alone)
             why = f"the group {key} could not be built: {str(error).splitlines()[0]}"
         with self._lock:

@@ -39,14 +39,18 @@ class Challenge(msgspec.Struct, frozen=True):
 
 class Ask(msgspec.Struct, frozen=True):
     """table: how the state is laid out · chunk: a part of it · own: what belongs to the giver alone (`Own.take`) ·
-    keep: `data` is rank `rank`'s own at `step`, to be kept · kept: the newest of these up to `step`."""
+    keep: `data` is rank `rank`'s own at `step`, to be kept · kept: the newest of these up to `step` · hold: a copy of a
+    part of a sharded state is to be kept, `number` bytes of it follow, each chunk after its digest.
 
-    what: Literal["table", "chunk", "own", "keep", "kept"]
+    `part`: table, chunk and own are asked of the copy that is kept of it, and not of the giver's own state."""
+
+    what: Literal["table", "chunk", "own", "keep", "kept", "hold"]
     group: Key = (0, 0)
     step: int = 0
     number: int = 0
     rank: int = 0
     data: bytes = b""
+    part: int = -1
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -57,6 +61,8 @@ class Reply(msgspec.Struct, frozen=True):
     digest: str = ""
     step: int = 0
     data: bytes = b""
+    rank: int = -1
+    """Whose own `data` is, in a copy."""
 
 
 T = TypeVar("T", Hello, Challenge, Ask, Reply)

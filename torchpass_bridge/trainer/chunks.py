@@ -45,14 +45,14 @@ class Staging:
         self._pinned: torch.Tensor | None = None
 
     def parts(self, spans: list[torch.Tensor]) -> list[memoryview]:
-        return [_view(host) for host in self._hosts(spans)]
+        return [view(host) for host in self._hosts(spans)]
 
     def load(self, spans: list[torch.Tensor]) -> list[memoryview]:
         hosts = self._hosts(spans)
         for span, host in zip(spans, hosts, strict=True):
             if span.device.type != "cpu":
                 host.copy_(span)
-        return [_view(host) for host in hosts]
+        return [view(host) for host in hosts]
 
     def store(self, spans: list[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -86,7 +86,8 @@ def digest_of(digests: list[str]) -> str:
     return str(xxhash.xxh3_64("".join(digests).encode()).hexdigest())
 
 
-def _view(host: torch.Tensor) -> memoryview:
+def view(host: torch.Tensor) -> memoryview:
+    """Of the bytes of a tensor in this host's memory."""
     array: Any = host.numpy()
     return memoryview(array)
 

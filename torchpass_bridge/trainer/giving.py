@@ -12,14 +12,18 @@ import socket
 import threading
 from collections.abc import Callable
 
-from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, accept, receive, send, send_all
-from torchpass_bridge.trainer.chunks import CHUNK_BYTES, Chunks, Staging, digest
+import msgspec
+
+from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, accept, receive, receive_all, send, send_all
+from torchpass_bridge.trainer.chunks import CHUNK_BYTES, Chunks, Staging, digest, view
+from torchpass_bridge.trainer.copies import Copies, Copy
 from torchpass_bridge.trainer.groups import Key
 
 HELLO_S = 2.0
 """For a newcomer to show that it knows the key."""
 IDLE_S = 3600.0
 MAX_CONNECTIONS = 256
+DIGEST_BYTES = 16
 KEPT = 4
 """Steps of another rank's own: ranks are at most one step apart, and a step is sent when it is done."""
 
@@ -88,8 +92,11 @@ class Kept:
 class Giver:
     """`address` once it listens. `may_keep`: whether a member may leave its rank's own here."""
 
-    def __init__(self, host: str, key: bytes, wait_s: float, may_keep: Callable[[str, int], bool]) -> None:
-        self.gate, self.kept = Gate(), Kept()
+    def __init__(
+        self, host: str, key: bytes, wait_s: float, may_keep: Callable[[str, int], bool],
+        copies: Copies | None = None,
+    ) -> None:  # fmt: skip
+        self.gate, self.kept, self.copies = Gate(), Kept(), copies or Copies()
         self._host, self._key, self._wait_s, self._may_keep = host, key, wait_s, may_keep
         self._room = threading.Semaphore(MAX_CONNECTIONS)
         self._listener: socket.socket | None = None
@@ -144,6 +151,12 @@ class Giver:
             step, data = found or (-1, b"")
             send(sock, Reply("" if found else "nothing is kept", step=step, data=data))
             return
+        if ask.what == "hold":
+            self._hold(sock, member, ask)
+            return
+        if ask.part >= 0:
+            self._from_copy(sock, ask)
+            return
         offer = self.gate.wait(ask.group, ask.step, self._wait_s)
         if offer is None:
             send(sock, Reply(f"step {ask.step} is not offered to group {ask.group}"))
@@ -157,5 +170,42 @@ class Giver:
             send(sock, Reply(digest=digest(parts)))
             send_all(sock, parts)
             send_all(sock, [b"\1" if self.gate.holds(offer) else b"\0"])
+        else:
+            send(sock, Reply(f"there is no chunk {ask.number}"))
+
+    def _hold(self, sock: socket.socket, member: str, ask: Ask) -> None:
+        """ChannelError when what follows cannot be told from something else any more."""
+        if not self._may_keep(member, ask.rank):
+            send(sock, Reply(f"{member} is not known here to hold rank {ask.rank}"))
+            return
+        layout, own = msgspec.msgpack.decode(ask.data, type=tuple[str, bytes])
+        copy = Copy(
+            ask.part, ask.step, ask.group[0], ask.rank, layout, own, self.copies.room(member, ask.number)
+        )  # fmt: skip
+        send(sock, Reply())
+        why = ""
+        for number in range(len(copy)):
+            told, part = bytearray(DIGEST_BYTES), view(copy.chunk(number))
+            receive_all(sock, [memoryview(told), part])
+            if told.decode(errors="replace") != digest([part]):
+                why = f"chunk {number} did not arrive as it was"
+        if not why and not self._may_keep(member, ask.rank):
+            why = f"{member} does not hold rank {ask.rank} any more"
+        if not why and not self.copies.put(member, copy):
+            why = f"step {ask.step} is done again since"
+        send(sock, Reply(why))
+
+    def _from_copy(self, sock: socket.socket, ask: Ask) -> None:
+        copy = self.copies.find(ask.part, ask.step)
+        if copy is None:
+            send(sock, Reply(f"no copy of part {ask.part} at step {ask.step} is kept"))
+        elif ask.what == "table":
+            send(sock, Reply(layout=copy.layout, step=copy.step))
+        elif ask.what == "own":
+            send(sock, Reply(step=copy.step, data=copy.own, rank=copy.rank))
+        elif 0 <= ask.number < len(copy):
+            part = view(copy.chunk(ask.number))
+            send(sock, Reply(digest=digest([part])))
+            send_all(sock, [part, b"\1" if self.copies.holds(copy) else b"\0"])
         else:
             send(sock, Reply(f"there is no chunk {ask.number}"))

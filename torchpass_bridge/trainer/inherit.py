@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 
 from torchpass_bridge.core.duty import Duty
-from torchpass_bridge.trainer.buddy import buddy_of
+from torchpass_bridge.core.places import buddy_of
 from torchpass_bridge.trainer.own import Own, opened, sealed
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.taking import Sources, kept_of
@@ -100,6 +100,9 @@ class Heir:
             if known:
                 self.back_to(max(known))
                 return
+        if todo.take is not None and todo.take.kept and (data := sources.own_of_copy(rank)) is not None:
+            self.restored(rank, step, data)
+            return
         self._notes.clear()
         self.rank = rank
         if self._hook is not None:
@@ -115,6 +118,13 @@ class Heir:
             return
         self._own.put(sources.any_own())
         self._anew(rank, step)
+
+    def restored(self, rank: int, step: int, data: bytes) -> None:
+        """With a copy of its part came what belonged to the rank alone: nothing has to be done again for it."""
+        self._own.put(data)
+        self._notes.clear()
+        self._notes[step] = data
+        self.rank, self.at = rank, step
 
     def restore(self, rank: int, step: int, sealed_notes: list[tuple[int, int, bytes]]) -> None:
         """Begin with what a snapshot of step `step` has. `sealed_notes`: (of which rank, at which step, bytes), this

@@ -27,13 +27,15 @@ from torchpass_bridge.trainer.endings import Fenced, HandedOver, NotNeeded, Refu
 from torchpass_bridge.trainer.giving import Giver, Offer
 from torchpass_bridge.trainer.groups import Group, hollow, install
 from torchpass_bridge.trainer.inherit import Heir
+from torchpass_bridge.trainer.keeper import Keeper, Wanted
 from torchpass_bridge.trainer.own import Own, sealed
 from torchpass_bridge.trainer.replica import Replica
 from torchpass_bridge.trainer.saving import Saver, Taken, share_of
 from torchpass_bridge.trainer.settings import Settings
+from torchpass_bridge.trainer.sharded import Sharded
 from torchpass_bridge.trainer.state import State
-from torchpass_bridge.trainer.taking import NotTaken, Sources
-from torchpass_bridge.wire import Doing
+from torchpass_bridge.trainer.takeover import Taker
+from torchpass_bridge.wire import Doing, Member
 
 CLOSE_S = 1.0
 """After the next group is trained in: the old one goes."""
@@ -62,8 +64,9 @@ class Loop:
         buddy: Buddy,
         state: State,
         own: Own,
-        replicas: list[Replica],
+        replicas: list[Replica | Sharded],
         hook: Callable[[int, int], None] | None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.settings, self.agent = settings, agent
         self.state, self.own, self.replicas = state, own, replicas
@@ -72,10 +75,12 @@ class Loop:
         self.step = 0 if settings.rank is not None else -1
         self.total = 0
         self.turn: Turn | None = None
-        self._giver, self._buddy = giver, buddy
+        self._giver, self._buddy, self._keeper = giver, buddy, keeper
+        self._taker = Taker(settings, agent, state, self.heir, keeper)
         self._saver = Saver(settings, agent.tell)
         self._broken = False
         self._alone = False
+        self._hollow: Any = None
         self._optimizers_stepped = 0
         self._ended_s: float | None = None
         self._paused_s: float | None = None
@@ -109,6 +114,8 @@ class Loop:
         if self.turn is not None and self.turn.alone:
             return False
         self._optimizers_stepped += 1
+        if self._keeper is not None:
+            self._keeper.ready(lambda: self.agent.present is None or self.agent.present.released)
         return True
 
     def end(self, error: BaseException | None) -> bool:
@@ -148,8 +155,16 @@ class Loop:
     def _train(self) -> Turn:
         assert self.rank is not None
         self._buddy.leave(self.rank, self.step, self.heir.note(self.rank, self.step))
+        self._leave(self.agent.keeper)
         self._optimizers_stepped = 0
         return Turn(self.step)
+
+    def _leave(self, to: Member | None) -> None:
+        """This rank's part of a sharded state as it is now, with `to`."""
+        if self._keeper is not None and self.agent.present is not None:
+            assert self.rank is not None
+            wanted = Wanted(self.step, self.agent.present.key[0], self.rank, to)
+            self._keeper.begin(wanted, self.state.pieces, self.heir.note(self.rank, self.step))
 
     def _applied(self, step: int) -> None:
         self.step = self.agent.said.step = self.heir.at = step
@@ -175,6 +190,8 @@ class Loop:
         _log.info("step %d: somebody is gone (%s)", turn.step, str(error).splitlines()[0] if str(error) else error)
         if self._optimizers_stepped:
             self.step = turn.step + 1
+        for replica in self.replicas:
+            replica.settle()
         self._clear()
         self.heir.back_to(turn.step)
         self.agent.tell(peer_gone=True)
@@ -225,10 +242,14 @@ class Loop:
             return self._train()
         if self.rank is not None:
             self._stand(todo, sound=sound)
-        if 0 <= self.heir.at < self.step and self.rank is not None:
+        behind = 0 <= self.heir.at < self.step and self.rank is not None
+        # Sharded tensors may go back to where generators are: nothing is done again before that is known.
+        if behind and (self._keeper is None or todo.at_step >= self.step):
             return self._go_alone(Turn(self.heir.at, alone=True))
         if todo.give >= 0 and todo.give == self.step:
             self._give()
+        if todo.leave is not None and 0 <= self.step == self.heir.at:
+            self._leave(todo.leave)
         if todo.take is not None and self.agent.said.holds[:2] != todo.build:
             return self._take(todo)
         return None
@@ -255,6 +276,7 @@ class Loop:
         old = self.agent.enter(group)
         self._broken = self._alone = self._gave = False
         self._entered = True
+        self._giver.copies.entered(group.key[0], self.step)
         try:
             for replica in self.replicas:
                 replica.begin(group, self.step)
@@ -272,9 +294,10 @@ class Loop:
     def _go_alone(self, turn: Turn) -> Turn:
         if not self._alone:
             self._alone = True
-            install(hollow(self.heir.rank or 0, self.settings.world))
+            self._hollow = hollow(self.heir.rank or 0, self.settings.world, self.agent.grid)
+            install(self._hollow)
         for replica in self.replicas:
-            replica.alone(turn.step)
+            replica.alone(turn.step, self._hollow)
         if self.agent.member is not None:
             _log.info("step %d: done alone, for rank %s", turn.step, self.heir.rank)
         self.turn = turn
@@ -316,45 +339,14 @@ class Loop:
             self._gave = True
 
     def _take(self, todo: Duty) -> Turn | None:
-        """First what belongs to the rank alone, up to the step that the others go on with; then the tensors."""
-        agent = self.agent
-        build: Any = todo.build
-
-        def wanted() -> bool:
-            return agent.duty.build == build and agent.duty.take is not None
-
-        try:
-            with Sources(self.settings, todo.take_from, build, todo.at_step, wanted) as sources:
-                self.heir.inherit(todo, sources, agent.job)
-                if self.heir.at < todo.at_step:
-                    return self._go_alone(Turn(self.heir.at, alone=True))
-                self._clear()
-                chunks = self._room_for(sources)
-                self.step = -1
-                digest = sources.take(chunks)
-        except NotTaken as error:
-            if wanted():
-                agent.tell(step=self.step, trouble=f"the state could not be taken over: {error}")
-            return None
-        self.heir.finish(todo.at_step)
-        agent.leave_first(self.heir.first())
-        self.step = todo.at_step
-        _log.info("the state after step %d taken over from %s", self.step - 1, ", ".join(m.id for m in todo.take_from))
-        agent.tell(step=self.step, holds=(*build, digest), trouble="")
+        self._clear()
+        digest = self._taker.take(todo, self._torn)
+        if digest:
+            self.step = todo.at_step
+            self.agent.tell(step=self.step, holds=(*(todo.build or (0, 0)), digest), trouble="")
+        elif self.heir.rank == todo.rank and 0 <= self.heir.at < todo.at_step:
+            return self._go_alone(Turn(self.heir.at, alone=True))
         return None
 
-    def _room_for(self, sources: Sources) -> Chunks:
-        """This process's tensors, laid out as the sources' are."""
-        layouts = sources.layouts()
-        if len(layouts) != 1:
-            raise NotTaken(f"its sources hold states of different kinds: {sorted(layouts)}")
-        bare = Chunks(self.state.pieces(bare=True))
-        if {bare.layout} == layouts:  # before the first step
-            self.state.forget()
-            return bare
-        if self.state.empty():
-            self.state.materialize()
-        full = Chunks(self.state.pieces())
-        if {full.layout} == layouts:
-            return full
-        raise NotTaken(f"the state here is laid out as {full.layout}, at its sources as {min(layouts)}")
+    def _torn(self) -> None:
+        self.step = self.agent.said.step = -1

@@ -24,7 +24,7 @@ class Replica:
         self._rebuilt = False
         self._used = False
 
-    def alone(self, step: int) -> None:
+    def alone(self, step: int, hollow: Group) -> None:
         """For a step that is done without the others."""
         self._look()
         if step == 0 and self._used:
@@ -56,6 +56,9 @@ class Replica:
             self.ddp.reducer._update_process_group(self._solo.pg)
             self.ddp.reducer._rebuild_buckets()
             self._rebuilt = True
+
+    def settle(self) -> None:
+        """A step that broke leaves nothing behind that the next forward pass does not put right."""
 
     def settings(self) -> str:
         """What the order of its sums depends on."""

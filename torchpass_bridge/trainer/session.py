@@ -18,19 +18,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from torchpass_bridge.trainer.agent import Agent
 from torchpass_bridge.trainer.buddy import Buddy
+from torchpass_bridge.trainer.copies import Copies
 from torchpass_bridge.trainer.endings import Ending
 from torchpass_bridge.trainer.giving import Giver
 from torchpass_bridge.trainer.groups import Group, hollow, install, solo
+from torchpass_bridge.trainer.keeper import Keeper
 from torchpass_bridge.trainer.loop import Loop
 from torchpass_bridge.trainer.own import Own, Stateful
 from torchpass_bridge.trainer.replica import Replica
 from torchpass_bridge.trainer.restoring import Origin, compare, origin, restore
 from torchpass_bridge.trainer.settings import Settings, Times, from_environment
+from torchpass_bridge.trainer.sharded import Sharded, mesh_of
 from torchpass_bridge.trainer.state import State
 from torchpass_bridge.wire import Member
 
@@ -58,8 +63,10 @@ class Run:
         self.device = torch.device("cpu")
         self._buddy = Buddy(settings)
         self._agent = Agent(settings, self._buddy)
-        self._giver = Giver(settings.address, settings.key, settings.times.build_s, self._may_keep)
-        self._replicas: list[Replica] = []
+        self._copies = Copies(self._copied)
+        self._giver = Giver(settings.address, settings.key, settings.times.build_s, self._may_keep, self._copies)
+        self._mesh: DeviceMesh | None = None
+        self._replicas: list[Replica | Sharded] = []
         self._modules: list[torch.nn.Module] = []
         self._solo: Group | None = None
         self._loop: Loop | None = None
@@ -98,6 +105,8 @@ class Run:
 
     def wrap(self, module: torch.nn.Module, **options: Any) -> DistributedDataParallel:
         """`DistributedDataParallel(module, **options)`, in groups that follow the job. Its state is protected."""
+        if self._mesh is not None:
+            raise RuntimeError("a job is either under DDP or under FSDP2: run.wrap and run.mesh do not go together")
         self.device = self._agent.device = next((p.device for p in module.parameters()), self.device)
         if self._solo is None:
             self._solo = solo(self.device)
@@ -105,6 +114,25 @@ class Run:
         self._replicas.append(Replica(ddp, self._solo))
         self._modules.append(module)
         return ddp
+
+    def mesh(self, replicate: int = 1, device_type: str = "") -> DeviceMesh:
+        """Over all ranks, for `fully_shard(…, mesh=)`: it follows the job. `replicate`: so many copies of each part, in
+        a mesh of two dimensions ("replicate", "shard"); 1: one dimension. `device_type`: cuda if there is one, or cpu.
+
+        The model goes to `protect(…, modules=[model])`. ValueError when the ranks cannot be divided so."""
+        world, rank = self.settings.world, self.settings.rank or 0
+        if self._mesh is not None or self._replicas:
+            raise RuntimeError("`mesh` is called once, and not together with `wrap`")
+        if replicate < 1 or world % replicate:
+            raise ValueError(f"{world} ranks cannot hold {replicate} copies of each part")
+        kind = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = self._agent.device = torch.device(kind)
+        self._agent.shards = world // replicate
+        self._agent.grid = (replicate, world // replicate) if replicate > 1 else None
+        group = hollow(rank, world, self._agent.grid)
+        install(group)
+        self._mesh = mesh_of(kind, group, self._agent.grid)
+        return self._mesh
 
     def protect(
         self,
@@ -131,10 +159,17 @@ class Run:
             if not isinstance(stateful, Stateful):
                 raise TypeError(f"{name} ({type(stateful).__name__}) has no state_dict and load_state_dict")
         held = [*self._modules, *modules]
+        keeper = None
+        if self._mesh is not None:
+            self._replicas.append(Sharded(self._mesh, held))
+        if self._agent.shards > 1:
+            keeper = Keeper(self.settings, self._copies, self._agent.shards)
+            keeper.start()
         state = State(held, list(optimizers))
         loop = Loop(
             self.settings, self._agent, self._giver, self._buddy, state,
             Own(held, list(optimizers), alike, alone, list(generators)), self._replicas, own_at,
+            keeper,
         )  # fmt: skip
         for optimizer in optimizers:
             _count_steps(optimizer, loop)
@@ -176,7 +211,9 @@ class Run:
         if fresh:
             loop.state.materialize()
         told = " | ".join(replica.settings() for replica in self._replicas)
-        fit = loop.state.fit(self.device, told, self.world)
+        fit = msgspec.structs.replace(
+            loop.state.fit(self.device, told, self.world), shards=self._agent.shards, buddies=self.settings.buddies
+        )
         if fresh and not self.spare:
             loop.state.forget()  # an optimizer's first step may differ from one with zeros
         if begin is not None:
@@ -193,6 +230,13 @@ class Run:
         )  # fmt: skip
         if self.spare:
             _log.info("waits as a spare of %s", settings.job)
+
+    def _copied(self) -> None:
+        """A copy of a part has come, of this rank's or another's: who decides has to know it once somebody is gone."""
+        said = self._agent.said
+        said.keeps = self._copies.keeps()
+        if said.doing != "training":
+            self._agent.tell()
 
     def _may_keep(self, member: str, rank: int) -> bool:
         job = self._agent.job

@@ -64,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True):
     """0: all."""
     restore: str = ""
     """The snapshot to begin with, or a folder of some, or LATEST; empty: at the start."""
+    buddies: bool = True
+    """Sharded state: a copy of this rank's part is left with another rank at each step."""
     times: Times = Times()
 
 
@@ -95,6 +97,7 @@ def from_environment(told: Mapping[str, str], times: Times) -> Settings:
         if "TORCHPASS_SNAPSHOTS_KEPT" in told
         else 3,
         restore=_restore(told) if rank is not None else "",
+        buddies=told.get("TORCHPASS_BUDDY", "1") != "0",
         times=times,
     )
 

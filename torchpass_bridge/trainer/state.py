@@ -1,6 +1,7 @@
 """The tensors of the job's state, as bytes in one fixed order: parameters, then what the optimizers keep.
 
-With DDP they are alike on all ranks to the last bit, so any rank that stands at the same step can give them.
+With DDP they are alike on all ranks to the last bit, so any rank that stands at the same step can give them. Of sharded
+ones (DTensor) they are this rank's part, which its replicas have too, if there are any.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.distributed.tensor import DTensor
 
 from torchpass_bridge.trainer.own import parameters
 from torchpass_bridge.wire import Fit
@@ -30,6 +32,8 @@ class Piece(msgspec.Struct, frozen=True):
 class State:
     def __init__(self, modules: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
         self.modules, self.optimizers = modules, optimizers
+        self._named = [list(module.named_parameters()) for module in modules]
+        """From the start: after a forward pass alone FSDP2 shows gathered ones."""
 
     def pieces(self, *, bare: bool = False) -> list[Piece]:
         """`bare`: as before the first step, without what the optimizers keep."""
@@ -89,8 +93,8 @@ class State:
         )  # fmt: skip
 
     def _tensors(self, *, bare: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        for number, module in enumerate(self.modules):
-            for name, parameter in module.named_parameters():
+        for number, named in enumerate(self._named):
+            for name, parameter in named:
                 yield f"model{number}.{name}", parameter
         for number, optimizer in enumerate([] if bare else self.optimizers):
             for index, held in enumerate(parameters(optimizer)):
@@ -122,7 +126,7 @@ def _told(tensor: torch.Tensor) -> str:
 
 def _piece(name: str, tensor: torch.Tensor) -> Piece:
     """ValueError for one that is not dense in memory (a view with gaps, a sparse one)."""
-    held = tensor.detach()
+    held = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
     if held.layout != torch.strided:
         raise ValueError(f"{name} is {held.layout}, not a dense tensor: it cannot be moved")
     order = sorted(range(held.dim()), key=held.stride, reverse=True)

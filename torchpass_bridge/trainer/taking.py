@@ -32,12 +32,14 @@ class NotTaken(Exception):  # noqa: N818 (what is so)
 class Sources:
     """Connections to those that hold the state at `step`, for the members of `group`.
 
-    `wanted` turns False when it is not to be gone on with: then all waiting ends."""
+    `wanted` turns False when it is not to be gone on with: then all waiting ends. `part`: of the copies that they keep
+    of that part of a sharded state, and not of their own."""
 
     def __init__(
-        self, settings: Settings, members: Sequence[Member], group: Key, step: int, wanted: Callable[[], bool]
-    ) -> None:
-        self._settings, self._group, self._step = settings, group, step
+        self, settings: Settings, members: Sequence[Member], group: Key, step: int, wanted: Callable[[], bool],
+        part: int = -1,
+    ) -> None:  # fmt: skip
+        self._settings, self._group, self._step, self._part = settings, group, step, part
         self._members = _some(members, settings.id)
         self._wanted = wanted
         self._open: dict[str, socket.socket] = {}
@@ -92,7 +94,7 @@ class Sources:
 
         def one(name: str, sock: socket.socket) -> None:
             sock.settimeout(self._settings.times.build_s)
-            reply = self._ask(name, sock, Ask("table", self._group, self._step))
+            reply = self._ask(name, sock, Ask("table", self._group, self._step, part=self._part))
             if reply is not None:
                 sock.settimeout(self._settings.times.stall_s)
                 found.add(reply.layout)
@@ -119,9 +121,26 @@ class Sources:
 
     def any_own(self) -> bytes:
         """Of whichever source answers first: what is shared in it is alike."""
+        if self._part >= 0:
+            return self._own_of_copy()[1]
         for member in self._members:
             if member.id in self._open:
                 return self.own(member)
+        raise NotTaken("; ".join(self._why))
+
+    def own_of_copy(self, rank: int) -> bytes | None:
+        """What belonged to `rank` alone when the copy was made; None: it is another rank's, of the same part."""
+        of, data = self._own_of_copy()
+        return data if of == rank else None
+
+    def _own_of_copy(self) -> tuple[int, bytes]:
+        for name, sock in tuple(self._open.items()):
+            reply = self._ask(name, sock, Ask("own", self._group, self._step, part=self._part))
+            if reply is not None:
+                try:
+                    return reply.rank, opened(self._settings.key, reply.rank, reply.step, reply.data)
+                except ValueError as error:
+                    self._why.append(f"{name}: {error}")
         raise NotTaken("; ".join(self._why))
 
     def _ask(self, name: str, sock: socket.socket, ask: Ask) -> Reply | None:
@@ -158,7 +177,7 @@ class Sources:
             while self._wanted() and bad < BAD_CHUNKS:
                 while len(asked) < 2 and (number := work.next(name)) is not None:
                     asked.append(number)
-                    send(sock, Ask("chunk", self._group, self._step, number))
+                    send(sock, Ask("chunk", self._group, self._step, number, part=self._part))
                 if not asked:
                     if work.done():
                         return
