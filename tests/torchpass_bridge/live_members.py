@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from migration_sim import FIT, Process, World
+from sharded_sim import Copies
 
 from torchpass_bridge import wire
 from torchpass_bridge.coordinator import Coordinator
@@ -41,7 +42,8 @@ class LiveWorld(World):
         self.tick = self.made = 0
         self.ranks, self.steps, self.url, self.name = ranks, steps, url, name
         self.processes: dict[str, Process] = {}
-        self.completed = {}
+        self.completed, self.applied = {}, {}
+        self.shards, self.runs, self.copies = 1, 0, Copies(self)
         self.parts, self.published = {}, {}
         self.jobs: dict[str, Job] = {}
         self.clients: dict[str, Records] = {}

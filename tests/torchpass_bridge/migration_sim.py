@@ -203,7 +203,7 @@ class World:
         self.tick = 0
         self.steps = steps
         self.ranks, self.shards = ranks, shards
-        self.fit = msgspec.structs.replace(FIT, shards=shards, buddies=buddies)
+        self.fit = msgspec.structs.replace(FIT, shards=shards, buddies=buddies and shards > 1)
         self.copies = Copies(self)
         self.runs = 0
         self.applied: dict[int, set[int]] = {}
