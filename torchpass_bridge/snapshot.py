@@ -54,7 +54,8 @@ class OwnNote(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one rank has written. `tensors`: the names in its DCP folder, `folder`; empty: none."""
+    """What one rank has written. `tensors`: the names in its DCP folder, `folder`; empty: none. `shard`: of which part
+    of a sharded state they are."""
 
     rank: int
     member: str
@@ -64,6 +65,7 @@ class Part(msgspec.Struct, frozen=True):
     tensors: tuple[str, ...]
     own: tuple[OwnNote, ...]
     files: tuple[File, ...]
+    shard: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -123,6 +125,9 @@ def publish(
         return final
     found = [_part(root, rank, digest) for rank, digest in parts]
     tensors = [part for part in found if part.folder]
+    shards = tensors[0].fit.shards if tensors else 1
+    if {part.shard for part in tensors} != set(range(shards)):
+        raise NotWhole(f"a part of the {shards} of its state is not there")
     if not tensors or len({part.layout for part in tensors}) != 1:
         raise NotWhole("its writers hold tensors of different kinds")
     for part in found:

@@ -92,6 +92,21 @@ def test_when_no_spare_is_left_the_survivors_save_the_job_and_it_ends(seed: int)
     assert made.limits.gone_s <= entry.detection_s < made.limits.silent_s + 0.5
 
 
+@pytest.mark.parametrize(("shards", "saves"), [(2, True), (4, False)])
+def test_of_a_sharded_state_that_is_done_if_no_part_has_gone_with_its_rank(shards: int, saves: bool) -> None:
+    made = World(4, spares=0, steps=300, shards=shards)
+    made.run(40)
+    made.ask("snapshot", "", "a")
+    while not made.job.saved:
+        made.run(1)
+        assert not made.job.ended
+    assert made.job.saved[0].path
+    made.kill(made.holder(1))
+    made.run(2000)
+    assert made.job.ended == "stopped"
+    assert bool(made.job.saved[-1].number == 2) is saves
+
+
 def test_another_one_dies_while_they_save_and_those_that_are_left_save_again() -> None:
     made = world(5, spares=0, steps=300, limits=Limits(spare_wait_s=1.0, phase_s=3.0))
     made.kill(made.holder(0))

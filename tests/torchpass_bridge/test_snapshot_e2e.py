@@ -87,6 +87,27 @@ async def test_it_is_stopped_with_a_snapshot_and_goes_on_with_the_latest(tmp_pat
         same(await job.finished(), undisturbed)
 
 
+@pytest.mark.parametrize("replicate", [1, 2])
+async def test_each_part_of_a_sharded_state_is_saved_and_goes_back_to_the_rank_that_holds_it(
+    tmp_path: Path, replicate: int
+) -> None:
+    """FSDP2, and HSDP: with two replicas each writes half of its part."""
+    shared, plan = tmp_path / "shared", {**PLAN, "replicate": replicate}
+    undisturbed = run_stock(tmp_path / "stock", WORLD, plan)
+    told = {"TORCHPASS_SNAPSHOTS": str(shared), "TORCHPASS_RESTORE": "latest"}
+    async with RunningJob(tmp_path / "first", "j", WORLD, 0, {**plan, "sleep_s": 0.02}, told) as job:
+        await job.until_step(10)
+        path = await saved(job, "--stop")
+        await stopped(job, ("h0", "h1", "h2", "h3"))
+    manifest = snapshot.read(path)
+    assert {part.rank: part.shard for part in manifest.parts} == {
+        rank: rank % (WORLD // replicate) for rank in range(4)
+    }
+    async with RunningJob(tmp_path / "second", "j", WORLD, 0, plan, told) as job:
+        same(await job.finished(), undisturbed)
+    assert f"begins with {path}" in (tmp_path / "second" / "h3.log").read_text()
+
+
 @pytest.mark.parametrize("victims", [("h1",), ("h0", "h1")])
 async def test_when_more_has_failed_than_spares_can_carry_the_job_is_saved(
     tmp_path: Path, undisturbed: Told, victims: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

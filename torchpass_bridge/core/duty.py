@@ -9,7 +9,8 @@ from torchpass_bridge.wire import Copy, Job, Member
 
 
 class Save(msgspec.Struct, frozen=True):
-    """A part of a snapshot. `share`: of the tensors, (which, of how many); None: only what is known of ranks alone.
+    """A part of a snapshot. `share`: of the tensors that this rank holds, (which, of how many that hold the same ones);
+    None: only what is known of ranks alone.
 
     `missing`: ranks without a writer, and the member that held each. `publish`: by rank, the digests of all parts, for
     who publishes them."""
@@ -108,12 +109,14 @@ def _save(job: Job, rank: int) -> Save | None:
     saving = job.saving
     if saving is None or saving.at_step < 0 or rank not in saving.writers:
         return None
+    shards = job.members[0].fit.shards
+    alike = [other for other in saving.tensors if other % shards == rank % shards]
     return Save(
         number=saving.number,
         attempt=saving.attempt,
         at_step=saving.at_step,
         cause=saving.cause,
-        share=(saving.tensors.index(rank), len(saving.tensors)) if rank in saving.tensors else None,
+        share=(alike.index(rank), len(alike)) if rank in saving.tensors else None,
         missing=tuple((other, m.id) for other, m in enumerate(job.members) if other not in saving.writers),
         publish=saving.parts if rank == saving.tensors[0] else (),
     )

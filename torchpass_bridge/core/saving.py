@@ -28,8 +28,6 @@ _replace = msgspec.structs.replace
 
 def ready(job: Job) -> str:
     """Why no snapshot of it can be taken; empty: one can."""
-    if job.members[0].fit.shards > 1:
-        return f"the state of {job.name} is sharded, and snapshots of sharded state are not made yet"
     without = [rank for rank, member in enumerate(job.members) if not member.snapshots]
     if without:
         return (
@@ -87,12 +85,12 @@ def go_on(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
 def last_resort(scene: Scene, incident: Incident, why: str, unix_s: float) -> list[Action]:
     """After a crash that no spares can carry: those that are left save what they have. None: they cannot."""
     job = scene.job
-    if scene.shards() > 1:
-        return []  # each rank has only its part, and those of the dead ones may be gone
     alive = [(rank, m, s) for rank, m, s in scene.by_rank(scene.staying()) if s and s.step >= 0 and m.snapshots]
     if not alive or len(alive) < len(scene.staying()):
         return []
     at_step = max(s.step for _, _, s in alive)
+    if {rank % scene.shards() for rank, _, s in alive if s.step == at_step} != set(range(scene.shards())):
+        return []  # a part of a sharded state has gone with its rank
     made = Saving(
         number=job.snapshots + 1, cause=why, last=True, at_step=at_step, writers=tuple(rank for rank, _, _ in alive),
         tensors=tuple(rank for rank, _, s in alive if s.step == at_step), began_unix_s=unix_s,

@@ -55,12 +55,15 @@ def origin(settings: Settings) -> Origin | None:
     return found
 
 
-def restore(settings: Settings, begin: Origin, state: State, heir: Heir) -> int:
-    """Fill the state, and what belongs to this rank alone; the step, as many as are applied. Refused."""
+def restore(settings: Settings, begin: Origin, state: State, heir: Heir, shards: int) -> int:
+    """Fill the state, of which there are `shards` parts, and what belongs to this rank alone; the step, as many as are
+    applied. Refused."""
     rank, told = settings.rank, begin.manifest
     assert rank is not None
     if told.world != settings.world:
         raise Refused(f"{begin.path} is of {told.world} ranks; this job has {settings.world}")
+    if told.fit.shards != shards:
+        raise Refused(f"{begin.path} is of {told.fit.shards} parts of a state; this job has {shards}")
     if state.empty():
         state.materialize()
     bare = told.layout != Chunks(state.pieces()).layout
@@ -70,7 +73,7 @@ def restore(settings: Settings, begin: Origin, state: State, heir: Heir) -> int:
             raise Refused(f"{begin.path} is of another model or optimizer: its tensors are laid out in another way")
     note = told.own_of(rank)
     try:
-        load(begin.path, told, state.tensors(bare=bare))
+        load(begin.path, told, state.tensors(bare=bare), rank % shards)
         notes = [told.own_of(other) for other in (rank, *range(told.world))]
         sealed = [(n.rank, n.step, (begin.path / n.name).read_bytes()) for n in notes if n is not None]
         heir.restore(rank, told.step, sealed)

@@ -109,7 +109,7 @@ class Saver:
         names = [f"{folder}/{path.name}" for path in (root / folder).iterdir()] + [note.name for note in notes]
         part = snapshot.Part(
             rank, self._settings.id, taken.fit, taken.layout, folder if save.share is not None else "",
-            tuple(taken.tensors), tuple(notes), snapshot.measured(root, names),
+            tuple(taken.tensors), tuple(notes), snapshot.measured(root, names), rank % taken.fit.shards,
         )  # fmt: skip
         self._tell(saved=(save.number, save.attempt, snapshot.write_part(root, part)))
 
@@ -138,11 +138,11 @@ def share_of(tensors: Mapping[str, torch.Tensor], share: tuple[int, int]) -> dic
     return mine
 
 
-def load(path: Path, manifest: snapshot.Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Fill `tensors` with those of the snapshot. NotWhole when it has not all of them."""
+def load(path: Path, manifest: snapshot.Manifest, tensors: Mapping[str, torch.Tensor], shard: int) -> None:
+    """Fill `tensors` with those of the snapshot's part `shard`. NotWhole when it has not all of them."""
     left = set(tensors)
     for part in manifest.parts:
-        if part.tensors:
+        if part.tensors and part.shard == shard:
             wanted: dict[str, Any] = {name: tensors[name].detach() for name in part.tensors if name in tensors}
             if len(wanted) < len(part.tensors):
                 raise snapshot.NotWhole(f"{path}: {part.tensors[0]} and others are no tensors of this job")

@@ -185,7 +185,7 @@ class Run:
             if self.spare or begin is not None:
                 yield from loop.rehearse()
             if begin is not None:
-                loop.step = restore(self.settings, begin, loop.state, loop.heir)
+                loop.step = restore(self.settings, begin, loop.state, loop.heir, self._agent.shards)
             self._enlist(loop, begin)
             yield from loop.turns(total)
         except Ending as ending:

@@ -40,8 +40,8 @@ class State:
         return [_piece(name, tensor) for name, tensor in self._tensors(bare=bare)]
 
     def tensors(self, *, bare: bool = False) -> dict[str, torch.Tensor]:
-        """By name, as they are."""
-        return dict(self._tensors(bare=bare))
+        """By name, as they are; of sharded ones this rank's part."""
+        return {name: _local(tensor) for name, tensor in self._tensors(bare=bare)}
 
     def empty(self) -> bool:
         """Before the first step an optimizer has nothing yet."""
@@ -124,9 +124,13 @@ def _told(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
 def _piece(name: str, tensor: torch.Tensor) -> Piece:
     """ValueError for one that is not dense in memory (a view with gaps, a sparse one)."""
-    held = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    held = _local(tensor)
     if held.layout != torch.strided:
         raise ValueError(f"{name} is {held.layout}, not a dense tensor: it cannot be moved")
     order = sorted(range(held.dim()), key=held.stride, reverse=True)
