@@ -53,9 +53,13 @@ class Side:
         """What `guest_tool.py` answers."""
         argv = [sys.executable, str(TOOL), *map(str, words)]
         begun_s = time.monotonic()
-        out = self.guest.run(argv, timeout_s=240, env={"PYTHONPATH": str(ROOT)}).out
+        env = {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+        done = self.guest.run(argv, timeout_s=240, env=env, check=False)
         self.tool_s = time.monotonic() - begun_s
-        return json.loads(out)
+        assert done.rc == 0, (
+            f"{words} ended with {done.rc}\n{done.err}\n{self.guest.run(['dmesg'], check=False).out[-2000:]}"
+        )
+        return json.loads(done.out)
 
     def gid_index(self, gid: str) -> int:
         (device,) = self.tool("devices")

@@ -32,8 +32,7 @@ class Running:
 def writing(pair: Pair) -> Iterator[Running]:
     """`ib_write_bw` from a to b, over the IPv6 GIDs."""
     there, here = pair.b.gid_index(pair.b.v6), pair.a.gid_index(pair.a.v6)
-    # What it does without end must leave the guest's one processor to those who look at it.
-    words = ["nice", "-n", "19", "ib_write_bw", "-d", "rxe0", "-F", "-D", str(LONG_S), "-s", "16384", "-u", "14"]
+    words = ["ib_write_bw", "-d", "rxe0", "-F", "-D", str(LONG_S), "-s", "16384", "-u", "14"]
     server = pair.b.guest.spawn([*words, "-x", str(there)], "server")
     until(lambda: ":18515 " in pair.b.guest.sh("ss -Htln; true"))
     client = pair.a.guest.spawn([*words, "-x", str(here), pair.b.v4], "client")
