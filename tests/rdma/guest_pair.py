@@ -39,16 +39,6 @@ class Side:
             " rdma link add rxe0 type rxe netdev eth0"
         )
 
-    def tidy(self) -> None:
-        """As after `set_up`, whatever was done to it."""
-        self.guest.set_link("eth0", up=True)
-        self.guest.sh(
-            "for device in $(ls /sys/class/infiniband); do rdma link delete $device; done; nft flush ruleset;"
-            " ip addr flush dev eth0; ip neigh flush dev eth0 nud all; ip -6 route flush dev eth0;"
-            " ip link set eth0 mtu 1500 down"
-        )
-        self.set_up()
-
     def tool(self, *words: object) -> Any:
         """What `guest_tool.py` answers."""
         argv = [sys.executable, str(TOOL), *map(str, words)]
@@ -85,12 +75,6 @@ class Pair:
         for one in (self.a, self.b):
             one.guest.connect()
             one.set_up()
-
-    def tidy(self) -> None:
-        with namespace.inside(self.wire):
-            subprocess.run(["nft", "-f", "-"], input=f"flush ruleset\n{WIRE}", text=True, check=True)
-        for one in (self.a, self.b):
-            one.tidy()
 
     def down(self) -> None:
         for one in (self.a, self.b):
