@@ -46,15 +46,13 @@ class Arm:
         self._told = dict(told or {})
         self._due: list[tuple[float, int]] = []
         """(when, pid): to be killed, for it was stopped."""
-        self._stopped: set[int] = set()
 
     def start(self) -> None:
         for rank in range(WORLD):
             self.run(f"h{rank}", RANK=str(rank))
 
     def strike(self, event: Event) -> None:
-        """What is asked of, or done to, who holds the rank now."""
-        raise NotImplementedError
+        """What is asked of, or done to, who holds the rank now; nothing, where nothing is to happen."""
 
     def turn(self) -> None:
         """Often: what this arm's own helpers do."""
@@ -101,7 +99,6 @@ class Arm:
     def hurt(self, pid: int, event: Event) -> None:
         """planned, crash: it is gone. freeze: it stands still, until somebody makes an end of it."""
         if event.kind == "freeze":
-            self._stopped.add(pid)
             self._due.append((time.monotonic() + THAW_S, pid))
             _signal(pid, signal.SIGSTOP)
         else:

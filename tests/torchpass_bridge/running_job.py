@@ -216,3 +216,10 @@ def run_stock(folder: Path, world: int, plan: dict[str, Any]) -> list[dict[str, 
         process.join(PATIENCE_S)
         assert process.exitcode == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+def same(told: list[dict[str, Any]], undisturbed: list[dict[str, Any]]) -> None:
+    """To the last bit: weights, optimizer and scheduler (each rank's part of them), and each rank's generators and
+    position in the data."""
+    assert [t["hash"] for t in told] == [t["hash"] for t in undisturbed]
+    assert [t["own"] for t in told] == [t["own"] for t in undisturbed]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from commands import MAIN, told, torchpass
-from running_job import LIMITS, PATIENCE_S, RunningJob, run_stock
+from running_job import LIMITS, PATIENCE_S, RunningJob, run_stock, same
 
 from torchpass_bridge import snapshot
 
@@ -30,11 +30,6 @@ Told = list[dict[str, Any]]
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Stock DDP; both jobs have the same steps to do."""
     return run_stock(tmp_path_factory.mktemp("stock"), WORLD, PLAN)
-
-
-def same(found: Told, undisturbed: Told) -> None:
-    assert [t["hash"] for t in found] == [t["hash"] for t in undisturbed]
-    assert [t["own"] for t in found] == [t["own"] for t in undisturbed]
 
 
 class Launched:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_job import RunningJob, run_stock
+from running_job import RunningJob, run_stock, same
 
 from torchpass_bridge.exits import FENCED, OVER
 
@@ -30,12 +30,6 @@ def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Told:
 @pytest.fixture(scope="module")
 def hsdp(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return run_stock(tmp_path_factory.mktemp("hsdp"), WORLD, HSDP)
-
-
-def same(told: Told, undisturbed: Told) -> None:
-    """Each rank's part of the weights and of the optimizer, its generators and its position in the data."""
-    assert [t["hash"] for t in told] == [t["hash"] for t in undisturbed]
-    assert [t["own"] for t in told] == [t["own"] for t in undisturbed]
 
 
 def running(folder: Path, plan: dict[str, Any], spares: int = 1, **told: str) -> RunningJob:

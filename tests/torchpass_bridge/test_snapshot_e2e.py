@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commands import told, torchpass
-from running_job import LIMITS, RunningJob, run_stock
+from running_job import LIMITS, RunningJob, run_stock, same
 
 from torchpass_bridge import snapshot
 from torchpass_bridge.exits import REFUSED, SAVED
@@ -31,11 +31,6 @@ def running(folder: Path, shared: Path, spares: int = 0, **told: str) -> Running
     return RunningJob(
         folder, "j", WORLD, spares, {**PLAN, "sleep_s": 0.02}, {"TORCHPASS_SNAPSHOTS": str(shared), **told}
     )
-
-
-def same(told: Told, undisturbed: Told) -> None:
-    assert [t["hash"] for t in told] == [t["hash"] for t in undisturbed]
-    assert [t["own"] for t in told] == [t["own"] for t in undisturbed]
 
 
 async def saved(job: RunningJob, *options: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_job import RunningJob, run_stock
+from running_job import RunningJob, run_stock, same
 
 from torchpass_bridge.exits import FENCED, OVER, REFUSED
 
@@ -25,12 +25,6 @@ Told = list[dict[str, Any]]
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Stock DDP."""
     return run_stock(tmp_path_factory.mktemp("stock"), WORLD, PLAN)
-
-
-def same(told: Told, undisturbed: Told) -> None:
-    """To the last bit: weights, optimizer and scheduler, and each rank's generators and position in the data."""
-    assert [t["hash"] for t in told] == [t["hash"] for t in undisturbed]
-    assert [t["own"] for t in told] == [t["own"] for t in undisturbed]
 
 
 def running(folder: Path, spares: int = 1, world: int = WORLD, **plan: Any) -> RunningJob:

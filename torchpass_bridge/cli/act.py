@@ -9,10 +9,10 @@ import click
 
 from torchpass_bridge.cli.common import (
     TroubleError,
-    console,
     job_named,
     job_option,
     json_option,
+    phases,
     print_json,
     store_option,
     with_records,
@@ -103,7 +103,7 @@ def _move(
         taken = [one for one in asked if one.answer.taken]
         ends: dict[str, Entry | None] = {}
         if wait and taken:
-            with nullcontext() if as_json else _progress() as progress:
+            with nullcontext() if as_json else phases() as progress:
                 found = await asyncio.gather(*(_to_its_end(records, one, progress) for one in taken))
             ends = {one.ask.id: entry for one, entry in zip(taken, found, strict=True)}
         return [(one, ends.get(one.ask.id)) for one in asked]
@@ -165,13 +165,6 @@ async def _to_its_end(records: Records, asked: Asked, progress: Any) -> Entry | 
         if seen.entry is not None:
             return seen.entry
     return None
-
-
-def _progress() -> Any:
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[phase]}"))
-    return Progress(*columns, TimeElapsedColumn(), console=console(stderr=True), transient=True)
 
 
 def _moved(entry: Entry) -> bool:

@@ -127,3 +127,11 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() or "COLUMNS" in os.environ else 160
     return Console(markup=False, highlight=False, emoji=False, width=wide, stderr=stderr)
+
+
+def phases() -> Any:
+    """A progress display whose tasks have a `phase`; on stderr, and gone when it is over."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[phase]}"))
+    return Progress(*columns, TimeElapsedColumn(), console=console(stderr=True), transient=True)

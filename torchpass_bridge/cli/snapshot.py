@@ -17,6 +17,7 @@ from torchpass_bridge.cli.common import (
     console,
     job_named,
     json_option,
+    phases,
     print_json,
     store_option,
     with_records,
@@ -53,7 +54,7 @@ def snapshot(*, job: str, stop: bool, cause: str, wait: bool, store_url: str | N
         answer = await records.ask(job, ask, 10 * ANSWER_S)
         if not answer.taken or not wait:
             return answer, None, ""
-        with nullcontext() if as_json else _progress() as progress:
+        with nullcontext() if as_json else phases() as progress:
             return (answer, *await _follow(records, job, before, progress))
 
     answer, saved, how = with_records(store_url, work)
@@ -102,13 +103,6 @@ def _words(job: Job) -> str:
     if saving.at_step < 0:
         return "a step is chosen"
     return f"step {saving.at_step}: " + ("published" if saving.parts else "written")
-
-
-def _progress() -> Any:
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[phase]}"))
-    return Progress(*columns, TimeElapsedColumn(), console=console(stderr=True), transient=True)
 
 
 @click.command(

@@ -123,12 +123,8 @@ def ended(job: Job, path: str, why: str, unix_s: float) -> Job:
 
 def stopped(job: Job) -> Job:
     """The job ends, and can be gone on with."""
-    return _replace(job, ended="stopped", waiting=(), why=f"saved after step {job.saved[-1].step - 1}: {path_of(job)}")
-
-
-def path_of(job: Job) -> str:
-    """Of its latest snapshot; empty: there is none."""
-    return job.saved[-1].path if job.saved else ""
+    latest = job.saved[-1]
+    return _replace(job, ended="stopped", waiting=(), why=f"saved after step {latest.step - 1}: {latest.path}")
 
 
 def margin(scene: Scene) -> int:
