@@ -378,6 +378,8 @@ class World:
             held = {name: step for name, step in self.parts[key].items() if step >= 0}
             assert set(held.values()) == {save.at_step}, "tensors of different steps in one snapshot"
             assert len(save.publish) == len(self.parts[key]) and p.member.id in held
+            there = {(self.processes[name].rank or 0) % self.shards for name in held}
+            assert there == set(range(self.shards)), "a part of the state is in no writer's hands"
             self.published[save.number] = save.at_step
 
     def follow(self, p: Process, todo: Duty) -> None:

@@ -157,18 +157,6 @@ def test_copies_that_were_kept_where_a_rank_leaves_are_elsewhere_before_it_goes(
     assert world.job.ended == "finished", world.job.why
 
 
-def test_no_snapshot_of_sharded_state_is_taken_neither_when_asked_nor_when_spares_run_out() -> None:
-    world = World(1, shards=4, spares=0)
-    world.run(40)
-    world.ask("snapshot", "", "a")
-    world.run(20)
-    assert not world.answers["a"].taken
-    assert "sharded" in world.answers["a"].why
-    world.kill(world.holder(1))
-    world.run(3000)
-    assert (world.job.ended, world.job.saved) == ("stopped", ())
-
-
 @pytest.mark.parametrize("seed", range(80))
 def test_any_faults_leave_a_sharded_job_that_ends(seed: int) -> None:
     """Lost only when nobody had some part any more: the simulation checks it."""
@@ -176,7 +164,6 @@ def test_any_faults_leave_a_sharded_job_that_ends(seed: int) -> None:
     assert world.job.ended in ("finished", "lost"), (world.job.incident, world.job.why)
     if world.job.ended == "finished":
         assert sorted(world.completed) == list(range(world.steps))
-    assert not world.published
 
 
 @pytest.mark.parametrize("seed", range(80))
