@@ -53,19 +53,25 @@ class OwnNote(msgspec.Struct, frozen=True):
     name: str
 
 
+class Tensors(msgspec.Struct, frozen=True):
+    """Those in a DCP folder, by name: some or all of the part `shard` of a sharded state, else of the one part 0."""
+
+    folder: str
+    shard: int
+    layout: str
+    names: tuple[str, ...]
+
+
 class Part(msgspec.Struct, frozen=True):
-    """What one rank has written. `tensors`: the names in its DCP folder, `folder`; empty: none. `shard`: of which part
-    of a sharded state they are."""
+    """What one rank has written: of its own tensors, of parts that it has kept for others, and what belongs to ranks
+    alone."""
 
     rank: int
     member: str
     fit: Fit
-    layout: str
-    folder: str
-    tensors: tuple[str, ...]
+    tensors: tuple[Tensors, ...]
     own: tuple[OwnNote, ...]
     files: tuple[File, ...]
-    shard: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -124,18 +130,18 @@ def publish(
     if final.exists():  # published before, and its word was lost
         return final
     found = [_part(root, rank, digest) for rank, digest in parts]
-    tensors = [part for part in found if part.folder]
-    shards = tensors[0].fit.shards if tensors else 1
+    tensors = [tensors for part in found for tensors in part.tensors]
+    shards = found[0].fit.shards if found else 1
     if {part.shard for part in tensors} != set(range(shards)):
         raise NotWhole(f"a part of the {shards} of its state is not there")
-    if not tensors or len({part.layout for part in tensors}) != 1:
+    if len({part.layout for part in tensors}) != 1:
         raise NotWhole("its writers hold tensors of different kinds")
     for part in found:
         for file in part.files:
             if not (root / file.name).is_file() or (root / file.name).stat().st_size != file.bytes:
                 raise NotWhole(f"{root / file.name}, which rank {part.rank} has written, is not there as it was")
     told = Manifest(
-        job, step, number, world, cause, unix_s, fit=tensors[0].fit, layout=tensors[0].layout, parts=tuple(found)
+        job, step, number, world, cause, unix_s, fit=found[0].fit, layout=tensors[0].layout, parts=tuple(found)
     )
     _write(root / MANIFEST, msgspec.json.format(msgspec.json.encode(told)))
     _settle(root)

@@ -228,7 +228,8 @@ class Saving(msgspec.Struct, frozen=True):
     applied, beside training; when all parts are there, the first writer publishes them.
 
     `tensors`: the writers that hold that step, and share its tensors out among them; the others have only what belongs
-    to them alone. `attempt` is counted up when somebody had passed the step before it heard of it."""
+    to them alone, and the copies of others' parts that they keep. `attempt` is counted up when somebody had passed the
+    step before it heard of it."""
 
     number: int
     cause: str
@@ -239,6 +240,8 @@ class Saving(msgspec.Struct, frozen=True):
     """-1: not chosen yet."""
     writers: tuple[int, ...] = ()
     tensors: tuple[int, ...] = ()
+    kept: tuple[tuple[int, int], ...] = ()
+    """A writer, and the part of a sharded state of which it writes the copy that it keeps: nobody holds it any more."""
     parts: tuple[tuple[int, str], ...] = ()
     """By rank, the digest of its part, once all are written."""
     began_unix_s: float = 0.0

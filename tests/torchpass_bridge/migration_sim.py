@@ -215,8 +215,8 @@ class World:
         self.completed: dict[int, list[tuple[tuple[int, int], tuple[str, ...]]]] = {}
         """By step: the groups that completed it."""
         self.pending: list[tuple[int, Desk, Status]] = []
-        self.parts: dict[tuple[int, int], dict[str, int]] = {}
-        """By snapshot and attempt, the step of each member's tensors; -1: it wrote none."""
+        self.parts: dict[tuple[int, int], dict[str, list[tuple[int, int, int]]]] = {}
+        """By snapshot and attempt, of which part, step and run what each member wrote was."""
         self.published: dict[int, int] = {}
         """By snapshot, its step."""
         self.made = 0
@@ -367,7 +367,10 @@ class World:
         there = p.step == save.at_step or (save.share is None and stands)
         if p.saved[:2] != key and p.unsaved[:2] != key and there and not p.in_step:
             p.saved, p.writing_until = (*key, ""), self.tick + self.chance.randint(1, 40)
-            self.parts.setdefault(key, {})[p.member.id] = p.applied if save.share is not None else -1
+            part = (p.rank or 0) % self.shards
+            held = [(part, p.applied, p.run)] if save.share is not None else []
+            held += [(kept, save.at_step, p.keeps[kept, save.at_step]) for kept in save.kept]
+            self.parts.setdefault(key, {})[p.member.id] = held
         if p.saved == (*key, "") and self.tick >= p.writing_until:
             if p.disk:
                 p.unsaved = (*key, p.disk)
@@ -375,16 +378,14 @@ class World:
                 p.saved = (*key, f"digest of {p.member.id}")
         if save.publish and p.published[:2] != key:
             p.published = (*key, f"/shared/{save.number}")
-            held = {name: step for name, step in self.parts[key].items() if step >= 0}
-            assert set(held.values()) == {save.at_step}, "tensors of different steps in one snapshot"
-            assert len(save.publish) == len(self.parts[key]) and p.member.id in held
-            there = {(self.processes[name].rank or 0) % self.shards for name in held}
-            assert there == set(range(self.shards)), "a part of the state is in no writer's hands"
+            written = {one for held in self.parts[key].values() for one in held}
+            assert {step for _, step, _ in written} == {save.at_step}, "tensors of different steps in one snapshot"
+            assert len({run for _, _, run in written}) == 1, "tensors of different runs of a step in one snapshot"
+            assert {part for part, _, _ in written} == set(range(self.shards)), "a part that nobody has written"
+            assert len(save.publish) == len(self.parts[key]) and p.member.id in self.parts[key]
             self.published[save.number] = save.at_step
 
     def follow(self, p: Process, todo: Duty) -> None:
-        if todo.save is not None:
-            self.save(p, todo.save)
         p.giving = todo.give if p.doing != "training" and todo.give == p.step else -1
         p.building = todo.build
         if todo.leave is not None and p.doing != "training":
@@ -395,6 +396,8 @@ class World:
                 p.built = todo.build
         if p.reduced and (todo.release or p.sent >= p.step):
             self.apply(p, p.reduced)
+        if todo.save is not None:
+            self.save(p, todo.save)
         if todo.release and p.doing == "training":
             p.in_step = False
             p.doing = "stopped"

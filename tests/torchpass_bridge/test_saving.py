@@ -92,9 +92,12 @@ def test_when_no_spare_is_left_the_survivors_save_the_job_and_it_ends(seed: int)
     assert made.limits.gone_s <= entry.detection_s < made.limits.silent_s + 0.5
 
 
-@pytest.mark.parametrize(("shards", "saves"), [(2, True), (4, False)])
-def test_of_a_sharded_state_that_is_done_if_no_part_has_gone_with_its_rank(shards: int, saves: bool) -> None:
-    made = World(4, spares=0, steps=300, shards=shards)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("shards", "buddies", "saves"), [(2, False, True), (4, False, False), (4, True, True)])
+def test_of_a_sharded_state_that_is_done_if_somebody_has_each_part(
+    seed: int, shards: int, buddies: bool, saves: bool
+) -> None:
+    made = World(seed, spares=0, steps=300, shards=shards, buddies=buddies)
     made.run(40)
     made.ask("snapshot", "", "a")
     while not made.job.saved:

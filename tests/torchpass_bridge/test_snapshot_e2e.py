@@ -95,9 +95,8 @@ async def test_each_part_of_a_sharded_state_is_saved_and_goes_back_to_the_rank_t
         path = await saved(job, "--stop")
         await stopped(job, ("h0", "h1", "h2", "h3"))
     manifest = snapshot.read(path)
-    assert {part.rank: part.shard for part in manifest.parts} == {
-        rank: rank % (WORLD // replicate) for rank in range(4)
-    }
+    shards = {part.rank: [told.shard for told in part.tensors] for part in manifest.parts}
+    assert shards == {rank: [rank % (WORLD // replicate)] for rank in range(WORLD)}
     async with RunningJob(tmp_path / "second", "j", WORLD, 0, plan, told) as job:
         same(await job.finished(), undisturbed)
     assert f"begins with {path}" in (tmp_path / "second" / "h3.log").read_text()
@@ -130,6 +129,29 @@ async def test_when_more_has_failed_than_spares_can_carry_the_job_is_saved(
         assert "seeded anew" in (tmp_path / "second" / f"h{lost[0]}.log").read_text()
     else:
         same(ended, undisturbed)
+
+
+@pytest.mark.parametrize("replicate", [1, 2])
+async def test_a_part_whose_rank_is_gone_is_saved_by_its_buddy_or_by_its_replica(
+    tmp_path: Path, replicate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("running_job.LIMITS", type(LIMITS)(silent_s=1.5, gone_s=0.4, spare_wait_s=1.0))
+    shared, plan = tmp_path / "shared", {**PLAN, "replicate": replicate}
+    undisturbed = run_stock(tmp_path / "stock", WORLD, plan)
+    told = {"TORCHPASS_SNAPSHOTS": str(shared)}
+    async with RunningJob(tmp_path / "first", "j", WORLD, 0, {**plan, "sleep_s": 0.02}, told) as job:
+        await job.until_step(20)
+        job.signal("h1", signal.SIGKILL)
+        path = await stopped(job, ("h0", "h2", "h3"))
+    manifest = snapshot.read(path)
+    written = sorted((held.shard, part.rank) for part in manifest.parts for held in part.tensors)
+    assert {shard for shard, _ in written} == set(range(WORLD // replicate))
+    assert 1 not in {rank for _, rank in written}
+    note = manifest.own_of(1)
+    assert note is not None
+    assert manifest.step - 1 <= note.step <= manifest.step  # a step behind: its forward pass is done once more
+    async with RunningJob(tmp_path / "second", "j", WORLD, 0, plan, {**told, "TORCHPASS_RESTORE": str(path)}) as job:
+        same(await job.finished(), undisturbed)
 
 
 async def test_what_cannot_be_gone_on_with_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from migration_sim import FIT
 
 from torchpass_bridge import snapshot
 from torchpass_bridge.cli import cli
-from torchpass_bridge.snapshot import NotWhole, OwnNote, Part
+from torchpass_bridge.snapshot import NotWhole, OwnNote, Part, Tensors
 
 
 def written(root: Path, rank: int, *, tensors: bool = True, layout: str = "l") -> tuple[int, str]:
@@ -21,10 +21,8 @@ def written(root: Path, rank: int, *, tensors: bool = True, layout: str = "l") -
     (folder / "data").write_bytes(bytes(range(100)) * (rank + 1))
     (root / f"own-{rank}").write_bytes(b"sealed")
     files = snapshot.measured(root, [f"part-{rank}/data", f"own-{rank}"])
-    names = (f"model.{rank}",) if tensors else ()
-    part = Part(
-        rank, f"m{rank}", FIT, layout, folder.name if tensors else "", names, (OwnNote(rank, 7, f"own-{rank}"),), files
-    )
+    held = (Tensors(folder.name, 0, layout, (f"model.{rank}",)),) if tensors else ()
+    part = Part(rank, f"m{rank}", FIT, held, (OwnNote(rank, 7, f"own-{rank}"),), files)
     return rank, snapshot.write_part(root, part)
 
 

@@ -12,14 +12,16 @@ class Save(msgspec.Struct, frozen=True):
     """A part of a snapshot. `share`: of the tensors that this rank holds, (which, of how many that hold the same ones);
     None: only what is known of ranks alone.
 
-    `missing`: ranks without a writer, and the member that held each. `publish`: by rank, the digests of all parts, for
-    who publishes them."""
+    `kept`: parts of a sharded state of which it writes the copies kept here. `missing`: ranks that do not write
+    all that belongs to them alone, and the member that held each. `publish`: by rank, the digests of all parts, for who
+    publishes them."""
 
     number: int
     attempt: int
     at_step: int
     cause: str
     share: tuple[int, int] | None
+    kept: tuple[int, ...] = ()
     missing: tuple[tuple[int, str], ...] = ()
     publish: tuple[tuple[int, str], ...] = ()
 
@@ -111,12 +113,15 @@ def _save(job: Job, rank: int) -> Save | None:
         return None
     shards = job.members[0].fit.shards
     alike = [other for other in saving.tensors if other % shards == rank % shards]
+    # With a sharded state those that hold no tensors may be ahead of the step.
+    themselves = saving.writers if shards == 1 else saving.tensors
     return Save(
         number=saving.number,
         attempt=saving.attempt,
         at_step=saving.at_step,
         cause=saving.cause,
         share=(alike.index(rank), len(alike)) if rank in saving.tensors else None,
-        missing=tuple((other, m.id) for other, m in enumerate(job.members) if other not in saving.writers),
-        publish=saving.parts if rank == saving.tensors[0] else (),
+        kept=tuple(part for writer, part in saving.kept if writer == rank),
+        missing=tuple((other, m.id) for other, m in enumerate(job.members) if other not in themselves),
+        publish=saving.parts if rank == saving.writers[0] else (),
     )

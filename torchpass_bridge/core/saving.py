@@ -14,6 +14,7 @@ import math
 
 import msgspec
 
+from torchpass_bridge.core import sharing
 from torchpass_bridge.core.scene import Action, Put, Scene
 from torchpass_bridge.wire import Ask, Incident, Job, Member, Saved, Saving
 
@@ -83,17 +84,17 @@ def go_on(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
 
 
 def last_resort(scene: Scene, incident: Incident, why: str, unix_s: float) -> list[Action]:
-    """After a crash that no spares can carry: those that are left save what they have. None: they cannot."""
+    """After a crash that no spares can carry: those that are left save what they have, of a part whose rank is gone the
+    copy that somebody keeps. None: they cannot."""
     job = scene.job
-    alive = [(rank, m, s) for rank, m, s in scene.by_rank(scene.staying()) if s and s.step >= 0 and m.snapshots]
-    if not alive or len(alive) < len(scene.staying()):
+    alive = [rank for rank, m, s in scene.by_rank(scene.staying()) if s and s.step >= 0 and m.snapshots]
+    at_step, parts, _ = sharing.newest(scene)
+    if at_step < 0 or len(alive) < len(scene.staying()):
         return []
-    at_step = max(s.step for _, _, s in alive)
-    if {rank % scene.shards() for rank, _, s in alive if s.step == at_step} != set(range(scene.shards())):
-        return []  # a part of a sharded state has gone with its rank
     made = Saving(
-        number=job.snapshots + 1, cause=why, last=True, at_step=at_step, writers=tuple(rank for rank, _, _ in alive),
-        tensors=tuple(rank for rank, _, s in alive if s.step == at_step), began_unix_s=unix_s,
+        number=job.snapshots + 1, cause=why, last=True, at_step=at_step, writers=tuple(alive),
+        tensors=tuple(sorted(rank for found in parts for rank in found.live)),
+        kept=tuple((found.kept[0], part) for part, found in enumerate(parts) if not found.live), began_unix_s=unix_s,
     )  # fmt: skip
     stamps = (*incident.phase_unix_s, ("saving", unix_s))
     saving = _replace(incident, phase="saving", phase_unix_s=stamps)
@@ -135,7 +136,7 @@ def margin(scene: Scene) -> int:
 
 
 def _again(saving: Saving) -> Saving:
-    return _replace(saving, attempt=saving.attempt + 1, at_step=-1, writers=(), tensors=(), parts=())
+    return _replace(saving, attempt=saving.attempt + 1, at_step=-1, writers=(), tensors=(), kept=(), parts=())
 
 
 def _late(scene: Scene, now_s: float) -> bool:

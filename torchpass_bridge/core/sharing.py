@@ -35,18 +35,25 @@ def planned(scene: Scene) -> tuple[Copy, ...]:
     )
 
 
-def after_crash(scene: Scene) -> tuple[tuple[int, tuple[Copy, ...]] | None, str]:
-    """The step to go on from, and what has to be taken for it. None: there is none, and why."""
-    parts = had(scene)
+def newest(scene: Scene) -> tuple[int, tuple[Had, ...], str]:
+    """The newest step of which those that stay have all parts, and who has each. -1: there is none, and why."""
+    parts = _had(scene)
     if not any(parts):
-        return None, "no member is left that holds the job's state"
+        return -1, (), "no member is left that holds the job's state"
     common = set(parts[0]).intersection(*parts[1:])
     if not common:
-        return None, f"no step is left of which all parts of the state are there: {_words(parts)}"
-    at_step = max(common)
+        return -1, (), f"no step is left of which all parts of the state are there: {_words(parts)}"
+    return max(common), tuple(part[max(common)] for part in parts), ""
+
+
+def after_crash(scene: Scene) -> tuple[tuple[int, tuple[Copy, ...]] | None, str]:
+    """The step to go on from, and what has to be taken for it. None: there is none, and why."""
+    at_step, parts, why = newest(scene)
+    if why:
+        return None, why
     copies = []
     for rank in range(scene.job.world):
-        found = parts[rank % len(parts)][at_step]
+        found = parts[rank % len(parts)]
         if rank in found.live:
             continue
         if rank in found.kept:
@@ -69,7 +76,7 @@ def safe(scene: Scene) -> bool:
     return True
 
 
-def had(scene: Scene) -> Parts:
+def _had(scene: Scene) -> Parts:
     """By those that stay."""
     shards = scene.shards()
     parts: Parts = [{} for _ in range(shards)]

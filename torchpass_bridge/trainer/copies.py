@@ -83,6 +83,11 @@ class Copies:
         with self._lock:
             return self._slots.get("", {}).get(step)
 
+    def at(self, step: int) -> tuple[Copy, ...]:
+        """All of that boundary."""
+        with self._lock:
+            return tuple(kept[step] for kept in self._slots.values() if step in kept)
+
     def holds(self, copy: Copy) -> bool:
         """Whether its buffer still is its own."""
         with self._lock:

@@ -28,9 +28,9 @@ from torchpass_bridge.trainer.giving import Giver, Offer
 from torchpass_bridge.trainer.groups import Group, hollow, install
 from torchpass_bridge.trainer.inherit import Heir
 from torchpass_bridge.trainer.keeper import Keeper, Wanted
-from torchpass_bridge.trainer.own import Own, sealed
+from torchpass_bridge.trainer.own import Own
 from torchpass_bridge.trainer.replica import Replica
-from torchpass_bridge.trainer.saving import Saver, Taken, share_of
+from torchpass_bridge.trainer.saving import Holder, Saver, taken
 from torchpass_bridge.trainer.settings import Settings
 from torchpass_bridge.trainer.sharded import Sharded
 from torchpass_bridge.trainer.state import State
@@ -243,8 +243,9 @@ class Loop:
         if self.rank is not None:
             self._stand(todo, sound=sound)
         behind = 0 <= self.heir.at < self.step and self.rank is not None
-        # Sharded tensors may go back to where generators are: nothing is done again before that is known.
-        if behind and (self._keeper is None or todo.at_step >= self.step):
+        # After a crash sharded tensors may go back to where generators are: nothing is done again before that is known.
+        known = todo.at_step >= self.step or not (self._broken or todo.release)
+        if behind and (self._keeper is None or known):
             return self._go_alone(Turn(self.heir.at, alone=True))
         if todo.give >= 0 and todo.give == self.step:
             self._give()
@@ -311,21 +312,13 @@ class Loop:
         known = 0 <= self.heir.at <= self.step and (self.heir.at == self.step or save.share is None)
         there = self.step == save.at_step or (save.share is None and not training)
         if self._saver.begun != key and known and there:
-            self._saver.begin(save, lambda: self._taken(save))
-
-    def _taken(self, save: Save) -> Taken:
-        rank, fit = self.rank, self.agent.member.fit if self.agent.member is not None else None
-        assert rank is not None
-        assert fit is not None
-        at = self.heir.at
-        own = {(rank, at): sealed(self.settings.key, rank, at, self.heir.note(rank, at))}
-        for other, member in save.missing:
-            kept = self._giver.kept.newest(other, save.at_step) or self.heir.first_at(member)
-            if kept is not None:
-                own[other, kept[0]] = kept[1]
-        bare = self.state.empty()
-        shared = share_of(self.state.tensors(bare=bare), save.share) if save.share is not None else {}
-        return Taken(rank, fit, Chunks(self.state.pieces(bare=bare)).layout, shared, own)
+            rank, member = self.rank, self.agent.member
+            assert rank is not None
+            assert member is not None
+            if self._keeper is not None:
+                self._keeper.settled()
+            holder = Holder(rank, member.fit, self.settings.key, self.state, self.heir, self._giver)
+            self._saver.begin(save, lambda: taken(save, holder))
 
     def _give(self) -> None:
         job = self.agent.job

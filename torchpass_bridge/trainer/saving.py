@@ -24,7 +24,11 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from torchpass_bridge import snapshot
 from torchpass_bridge.core.duty import Save
+from torchpass_bridge.trainer.giving import Giver
+from torchpass_bridge.trainer.inherit import Heir
+from torchpass_bridge.trainer.own import sealed
 from torchpass_bridge.trainer.settings import Settings
+from torchpass_bridge.trainer.state import State, layout
 from torchpass_bridge.wire import Fit
 
 Tell = Callable[..., None]
@@ -36,13 +40,20 @@ _log = logging.getLogger(__name__)
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
 
+class Held(msgspec.Struct, frozen=True):
+    """Copies of tensors of one part of the state, by name."""
+
+    shard: int
+    layout: str
+    tensors: Mapping[str, torch.Tensor]
+
+
 class Taken(msgspec.Struct, frozen=True):
     """What was so at the boundary. `own`: (rank, step) -> sealed bytes."""
 
     rank: int
     fit: Fit
-    layout: str
-    tensors: Mapping[str, torch.Tensor]
+    held: tuple[Held, ...]
     own: Mapping[tuple[int, int], bytes]
 
 
@@ -93,11 +104,15 @@ class Saver:
 
     def _write(self, save: Save, taken: Taken) -> None:
         root, rank = self._root(save), taken.rank
-        folder = f"part-{rank}"
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        if taken.tensors:
-            writer = FileSystemWriter(str(root / folder), single_file_per_rank=True, sync_files=True)
-            save_tensors(dict(taken.tensors), storage_writer=writer, no_dist=True)
+        root.mkdir(parents=True, exist_ok=True)
+        tensors = []
+        for held in taken.held:
+            folder = f"part-{rank}" if held.shard == rank % taken.fit.shards else f"part-{held.shard}-kept-by-{rank}"
+            (root / folder).mkdir(exist_ok=True)
+            if held.tensors:
+                writer = FileSystemWriter(str(root / folder), single_file_per_rank=True, sync_files=True)
+                save_tensors(dict(held.tensors), storage_writer=writer, no_dist=True)
+            tensors.append(snapshot.Tensors(folder, held.shard, held.layout, tuple(held.tensors)))
         notes = []
         for (of, step), data in taken.own.items():
             note = snapshot.OwnNote(of, step, f"own-{of}-{step}-by-{rank}")
@@ -106,11 +121,9 @@ class Saver:
                 file.flush()
                 os.fsync(file.fileno())
             notes.append(note)
-        names = [f"{folder}/{path.name}" for path in (root / folder).iterdir()] + [note.name for note in notes]
-        part = snapshot.Part(
-            rank, self._settings.id, taken.fit, taken.layout, folder if save.share is not None else "",
-            tuple(taken.tensors), tuple(notes), snapshot.measured(root, names), rank % taken.fit.shards,
-        )  # fmt: skip
+        names = [f"{told.folder}/{path.name}" for told in tensors for path in (root / told.folder).iterdir()]
+        files = snapshot.measured(root, names + [note.name for note in notes])
+        part = snapshot.Part(rank, self._settings.id, taken.fit, tuple(tensors), tuple(notes), files)
         self._tell(saved=(save.number, save.attempt, snapshot.write_part(root, part)))
 
     def _publish(self, save: Save) -> None:
@@ -123,6 +136,41 @@ class Saver:
         self._tell(published=(save.number, save.attempt, str(path)))
         for gone in snapshot.tidy(path.parent, settings.snapshots_kept, save.number, now_unix_s):
             _log.info("removed %s", gone)
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Where a rank's part is taken from."""
+
+    rank: int
+    fit: Fit
+    key: bytes
+    state: State
+    heir: Heir
+    giver: Giver
+
+
+def taken(save: Save, by: Holder) -> Taken:
+    """What `by` has for this snapshot. ValueError: a copy that it kept is gone."""
+    copies, at = by.giver.copies, by.heir.at
+    own: dict[tuple[int, int], bytes] = {}
+    for other, member in save.missing:
+        kept = by.giver.kept.newest(other, save.at_step) or by.heir.first_at(member)
+        if kept is not None and kept[0] <= save.at_step:
+            own[other, kept[0]] = kept[1]
+    own |= {(copy.rank, copy.step): copy.own for copy in copies.at(save.at_step)}
+    if at <= save.at_step:
+        own[by.rank, at] = sealed(by.key, by.rank, at, by.heir.note(by.rank, at))
+    held = []
+    if save.share is not None:
+        bare = by.state.empty()
+        shared = share_of(by.state.tensors(bare=bare), save.share)
+        held.append(Held(by.rank % by.fit.shards, layout(by.state.pieces(bare=bare)), shared))
+    for part in save.kept:
+        copy = copies.find(part, save.at_step)
+        if copy is None:
+            raise ValueError(f"part {part} of the state at step {save.at_step} is not kept here any more")
+        held.append(Held(part, copy.layout, by.state.tensors_in(copy.data, copy.layout)))
+    return Taken(by.rank, by.fit, tuple(held), own)
 
 
 def share_of(tensors: Mapping[str, torch.Tensor], share: tuple[int, int]) -> dict[str, torch.Tensor]:
@@ -141,13 +189,13 @@ def share_of(tensors: Mapping[str, torch.Tensor], share: tuple[int, int]) -> dic
 def load(path: Path, manifest: snapshot.Manifest, tensors: Mapping[str, torch.Tensor], shard: int) -> None:
     """Fill `tensors` with those of the snapshot's part `shard`. NotWhole when it has not all of them."""
     left = set(tensors)
-    for part in manifest.parts:
-        if part.tensors and part.shard == shard:
-            wanted: dict[str, Any] = {name: tensors[name].detach() for name in part.tensors if name in tensors}
-            if len(wanted) < len(part.tensors):
-                raise snapshot.NotWhole(f"{path}: {part.tensors[0]} and others are no tensors of this job")
+    for told in (told for part in manifest.parts for told in part.tensors):
+        if told.names and told.shard == shard:
+            wanted: dict[str, Any] = {name: tensors[name].detach() for name in told.names if name in tensors}
+            if len(wanted) < len(told.names):
+                raise snapshot.NotWhole(f"{path}: {told.names[0]} and others are no tensors of this job")
             with torch.no_grad():
-                load_tensors(wanted, storage_reader=FileSystemReader(str(path / part.folder)), no_dist=True)
+                load_tensors(wanted, storage_reader=FileSystemReader(str(path / told.folder)), no_dist=True)
             left -= wanted.keys()
     if left:
         raise snapshot.NotWhole(f"{path} lacks {len(left)} tensors, among them {min(left)}")

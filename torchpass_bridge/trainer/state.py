@@ -43,6 +43,20 @@ class State:
         """By name, as they are; of sharded ones this rank's part."""
         return {name: _local(tensor) for name, tensor in self._tensors(bare=bare)}
 
+    def tensors_in(self, data: torch.Tensor, told: str) -> dict[str, torch.Tensor]:
+        """By name, copies of those whose bytes are `data`, in the order of `pieces`, laid out as `told`. ValueError: in
+        another way than here."""
+        for bare in (False, True):
+            if layout(self.pieces(bare=bare)) == told:
+                at, made = 0, {}
+                for name, tensor in self._tensors(bare=bare):
+                    made[name] = torch.empty_like(_local(tensor), device="cpu")
+                    room = _piece(name, made[name]).tensor
+                    room.copy_(data[at : at + room.numel()])
+                    at += room.numel()
+                return made
+        raise ValueError(f"a part that is kept here is laid out as {told}, unlike the state")
+
     def empty(self) -> bool:
         """Before the first step an optimizer has nothing yet."""
         return not any(optimizer.state for optimizer in self.optimizers)
