@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torchpass_bridge.core.coordinate import decide
+from torchpass_bridge.core import closing
+from torchpass_bridge.core.coordinate import decide, unheard_by_all
 from torchpass_bridge.core.founding import found, fresh
 from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Limits, Put, Refuse, Reply, Scene
 from torchpass_bridge.store.records import Conflict, Held, Records, StoreAway
@@ -115,7 +116,7 @@ class Desk:
             return
         now_s, old = self._clock.now_s(), self.scene
         self._revision = held.revision
-        if old is None or (old.job.ended and not held.value.ended):
+        if old is None or (old.job.over and not held.value.ended and held.value.generation > old.job.generation):
             self.scene = Scene(held.value, self._limits, now_s, self._key)
         else:
             if held.value.generation != old.job.generation:
@@ -140,6 +141,7 @@ class Desk:
             self._replies.clear()
             if self.scene is not None:
                 self.scene.asks.clear()
+                self.scene.listen_anew(self._clock.now_s())
         if self.scene is not None:
             spares = {name: held.value for name, held in self._picture.spares.items()}
             self.scene.see_spares(spares, self._clock.now_s())
@@ -173,7 +175,7 @@ class Desk:
                 await self._catch_up()
 
     async def _turn(self) -> None:
-        if self.scene is None or self.scene.job.ended:
+        if self.scene is None or self.scene.job.over:
             await self._begin()
         if self.scene is None:
             for ask in self._asks:
@@ -271,8 +273,14 @@ class Desk:
             if heard_s is None or now_s - heard_s > self._limits.silent_s:
                 del here[rank]
         job = found(self.name, here, old)
-        if job is not None:
-            await self._put(job, revision)
+        if job is None:
+            return
+        scene = self.scene
+        if scene is not None and not scene.job.ended:
+            if not unheard_by_all(scene, now_s):
+                return
+            await self._records.write_entry(closing.lost_at_once(scene, self._clock.unix_s()))
+        await self._put(job, revision)
 
     # when to decide next
     def _busy(self, scene: Scene) -> bool:
@@ -282,7 +290,7 @@ class Desk:
     def _due_s(self) -> float:
         """How long nothing needs to be decided unless something comes."""
         scene = self.scene
-        if scene is None or scene.job.ended:
+        if scene is None or scene.job.over:
             seats = {rank: held.value for (job, rank), held in self._picture.seats.items() if job == self.name}
             return TICK_S if fresh(seats, self.job) else REST_S
         if self._busy(scene) or any((s := scene.status(m)) and _matters(s) for m in scene.job.members):
@@ -296,6 +304,8 @@ class Desk:
         """One line for people when something else is so."""
         incident = job.incident
         said = f"ended: {job.ended} {job.why}".strip() if job.ended else f"generation {job.generation}"
+        if job.unheard_unix_s and not job.ended:
+            said += ", none of its members is heard"
         if incident:
             said += f", incident {incident.number} ({incident.kind}: {incident.cause}): {incident.phase}"
         if said != self._said:

@@ -1,14 +1,18 @@
 """Keeps a rank of a job that may be stopped: starts its script, and again, from the job's latest snapshot, when the job
 was stopped and all its hosts are its own.
 
-While the job trains a rank is never started again: another member has it by then, or will.
+While the job trains a rank is never started again: another member has it by then, or will. When none of its ranks is
+heard any more (the power was gone) all launchers start theirs, unless the one of before lives on this very host; the
+coordinator lets a new run begin once all of them are there. If a rank of before is heard again, the new ones end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from torchpass_bridge.exits import OVER, SAVED
 from torchpass_bridge.launching import AGAIN_S, Watched, run
@@ -34,6 +38,8 @@ class Rank:
     ) -> None:
         self._records, self._name, self._command, self._tell = records, job, list(command), tell
         self._environment = {"TORCHPASS_RESTORE": LATEST, **environment}
+        self._host = environment.get("TORCHPASS_HOST") or socket.gethostname()
+        self._rank = int(environment["RANK"])
         self._job: Job | None = None
         self._loans: dict[str, Loan] = {}
         self._begun = False
@@ -94,32 +100,48 @@ class Rank:
         await self._watched.until(so)
 
     async def _once(self) -> int | None:
-        """The script's exit status. None: it was ended, for a host is lent and its job does not run."""
+        """The script's exit status. None: it was ended, for a host is lent and its job does not run, or the run of
+        before is heard again."""
         script = asyncio.ensure_future(run(self._command, self._environment))
-        beside = asyncio.ensure_future(self._until_lent_beside())
+        beside = asyncio.ensure_future(self._until_not_wanted())
         try:
             await asyncio.wait({script, beside}, return_when=asyncio.FIRST_COMPLETED)
             if script.done():
                 return script.result()
-            self._tell("it is ended: a host of its job is lent")
+            self._tell(f"it is ended: {beside.result()}")
             return None
         finally:
             for task in (script, beside):
                 task.cancel()
             await asyncio.gather(script, beside, return_exceptions=True)
 
-    async def _until_lent_beside(self) -> None:
-        def so() -> bool:
-            return not self._runs() and any(loan.state == "lent" for loan in self._called_or_lent())
+    async def _until_not_wanted(self) -> str:
+        """Why the script is to end."""
+        before = self._job if self._job is not None and self._job.unheard_unix_s else None
+
+        def why() -> str:
+            if not self._runs() and any(loan.state == "lent" for loan in self._called_or_lent()):
+                return "a host of its job is lent"
+            job = self._job
+            if before and job and not job.over and job.generation == before.generation:
+                return f"ranks of {self._name} are heard again"
+            return ""
 
         while True:
-            await self._watched.until(so)
+            await self._watched.until(lambda: bool(why()))
             await asyncio.sleep(GRACE_S)
-            if so():
-                return
+            if found := why():
+                return found
 
     def _runs(self) -> bool:
-        return self._job is not None and not self._job.ended
+        """Its rank is held, as far as can be known here."""
+        job = self._job
+        if job is None or job.ended:
+            return False
+        if not job.unheard_unix_s:
+            return True
+        held = job.members[self._rank] if self._rank < job.world else None
+        return held is not None and held.host == self._host and _lives(held.pid, self._name)
 
     def _called_or_lent(self) -> list[Loan]:
         return [loan for loan in self._loans.values() if loan.lender == self._name and loan.state != "offered"]
@@ -145,3 +167,14 @@ class Rank:
         async for loans in self._records.watch_loans():
             self._loans = {name: one.value for name, one in loans.items()}
             self._watched.change()
+
+
+def _lives(pid: int, job: str) -> bool:
+    """Whether a process of that job has this number, and not another one that was started since."""
+    try:
+        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's: it may be the one
+        return True
+    return f"TORCHPASS_JOB={job}".encode() in told

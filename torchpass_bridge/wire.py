@@ -309,6 +309,14 @@ class Job(msgspec.Struct, frozen=True):
     ended: Ended = ""
     why: str = ""
     """Of `ended`, for people."""
+    unheard_unix_s: float = 0.0
+    """Since when none of its members has been heard, though the store answers; 0: some are. They may all be gone, or
+    may train where the store is not reached: that cannot be told apart, and is left to who starts all ranks anew."""
+
+    @property
+    def over(self) -> bool:
+        """Whether a new run of it may begin once all ranks of that are there."""
+        return bool(self.ended) or self.unheard_unix_s > 0
 
     def rank_of(self, member_id: str) -> int | None:
         """Its rank in the present generation."""

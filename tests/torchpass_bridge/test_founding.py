@@ -53,6 +53,14 @@ def test_over_a_run_that_has_ended_numbers_go_on_and_its_members_stay_out() -> N
     assert again is not None and len(again.fenced) == FENCED and again.fenced[-1] == "b"
 
 
+def test_a_run_of_which_nobody_is_heard_is_over_once_all_ranks_are_there_anew() -> None:
+    old = Job("j", 2, 7, (seat("a"), seat("b")), incidents=3, unheard_unix_s=1.0)
+    assert found("j", {0: seat("c"), 1: seat("b")}, old) is None
+    job = found("j", {0: seat("c"), 1: seat("d")}, old)
+    assert job is not None
+    assert (job.generation, job.incidents, job.fenced, job.unheard_unix_s) == (8, 4, ("a", "b"), 0.0)
+
+
 def test_a_job_that_trains_is_not_founded_again() -> None:
     trains = Job("j", 2, 1, (seat("a"), seat("b")))
     assert found("j", {0: seat("c"), 1: seat("d")}, trains) is None

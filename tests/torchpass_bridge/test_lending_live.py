@@ -340,7 +340,7 @@ async def _beat(records: Records, *loans: str) -> None:
 
 # who keeps a rank
 def stays(records: Records, script: Script, told: Told) -> Any:
-    return kept(Rank(records, "low", script.command, os.environ, told.append).run())
+    return kept(Rank(records, "low", script.command, {**os.environ, "RANK": "0"}, told.append).run())
 
 
 RUNS = Job("low", 1, 1, (Member("m", "h0", 1, "a:1", fit(1)),))

@@ -124,6 +124,20 @@ def test_everybody_silent_at_once_is_decided_by_nobody() -> None:
     assert end(world) == []
 
 
+@pytest.mark.parametrize("spares", [0, 2])
+def test_nobody_heard_for_long_is_noted_and_unsaid_when_they_are_heard_again(spares: int) -> None:
+    world = World(8, steps=400, spares=spares, limits=Limits(lost_s=1.5))
+    world.run(40)
+    for rank in range(world.ranks):
+        world.holder(rank).mute_until = world.tick + 300
+    world.run(250)
+    assert world.job.unheard_unix_s > 0
+    assert not world.job.ended
+    world.run(100)
+    assert world.job.unheard_unix_s == 0
+    assert end(world) == []
+
+
 def test_a_group_that_breaks_while_all_live_is_built_anew_with_the_same_members() -> None:
     world = World(9)
     world.run(40)

@@ -73,7 +73,7 @@ async def _look(
         records.job(name), records.seats(name), heard(), decided()
     )  # fmt: skip
     job: Job | None = held.value if held else None
-    here = dict(enumerate(job.members)) if job and not (job.ended and _fresh(job, seats)) else seats
+    here = dict(enumerate(job.members)) if job and not (job.over and _fresh(job, seats)) else seats
     return {
         "job": name,
         "state": _state(job, seats),
@@ -99,10 +99,12 @@ def _fresh(job: Job, seats: dict[int, Member]) -> bool:
 
 
 def _state(job: Job | None, seats: dict[int, Member]) -> str:
-    if job is None or (job.ended and _fresh(job, seats)):
+    if job is None or (job.over and _fresh(job, seats)):
         return f"{len(seats)} ranks wait for the others" if seats else "not begun"
     if job.ended:
         return job.ended
+    if job.unheard_unix_s:
+        return "none of its ranks is heard"
     return f"{job.incident.kind}: {job.incident.phase}" if job.incident else "trains"
 
 

@@ -61,6 +61,18 @@ def finish(scene: Scene, unix_s: float) -> list[Action]:
     return close(scene, how, "the job has done its steps", unix_s, ended="finished", waiting=())
 
 
+def lost_at_once(scene: Scene, unix_s: float) -> Entry:
+    """Of a job that nobody of is heard, and that is started anew: what has become of it. Steps count as lost as far as
+    this coordinator has heard of them."""
+    job = scene.job
+    incident = job.incident or Incident(
+        number=job.incidents + 1, kind="crash", leaving=tuple(range(job.world)),
+        hosts=tuple(sorted({member.host for member in job.members})), cause="none of its ranks was heard any more",
+        evidence=(), trigger="silence", began_unix_s=job.unheard_unix_s,
+    )  # fmt: skip
+    return entry_of(scene, incident, "lost", "all its ranks were started anew", unix_s)
+
+
 def entry_of(scene: Scene, incident: Incident, outcome: Outcome, why: str, unix_s: float) -> Entry:
     """What the ledger says of it."""
     job = scene.job

@@ -56,6 +56,10 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
         return [*actions, *_crash(scene, lost, now_s, unix_s)]
     if incident is not None and incident.kind == "crash" and _nobody(scene, now_s):
         return [*actions, *closing.give_up(scene, "no member of the job is heard any more", unix_s, lost=True)]
+    unheard = unheard_by_all(scene, now_s)
+    if unheard != (job.unheard_unix_s > 0):
+        since_unix_s = unix_s - scene.limits.lost_s if unheard else 0.0
+        return [*actions, Put(_replace(job, unheard_unix_s=since_unix_s))]
     if incident is None:
         begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s)
         begun = begun or saving.go_on(scene, now_s, unix_s)
@@ -97,6 +101,11 @@ def _nobody(scene: Scene, now_s: float) -> bool:
     """After a crash: none of those who could have the state is heard, for long, though spares are."""
     members = [scene.job.members[rank] for rank in scene.staying()]
     return not scene.deaf(now_s) and all(scene.silent(m, now_s, scene.limits.lost_s) for m in members)
+
+
+def unheard_by_all(scene: Scene, now_s: float) -> bool:
+    """Whether no member is heard, for long."""
+    return all(scene.silent(member, now_s, scene.limits.lost_s) for member in scene.job.members)
 
 
 def _crash(scene: Scene, lost: dict[int, str], now_s: float, unix_s: float) -> list[Action]:

@@ -16,11 +16,11 @@ def fresh(seats: Mapping[int, Member], old: Job | None) -> dict[int, Member]:
 
 
 def found(name: str, seats: Mapping[int, Member], old: Job | None) -> Job | None:
-    """The job's first record, or the one over a record `old` that has ended; None: it is not the time.
+    """The job's first record, or the one over a record `old` of a run that is over; None: it is not the time.
 
     When those that are there are not alike, it is a record that has ended, with the reason, for all to read. What the
     ledger and the generations count goes on, so that no number is used twice under one name."""
-    if old is not None and not old.ended:
+    if old is not None and not old.over:
         return None
     here = fresh(seats, old)
     if not here:
@@ -35,7 +35,7 @@ def found(name: str, seats: Mapping[int, Member], old: Job | None) -> Job | None
         generation=(old.generation if old else 0) + 1,
         members=tuple(here.values()),
         fenced=(*old.fenced, *(m.id for m in old.members))[-FENCED:] if old else (),
-        incidents=old.incidents if old else 0,
+        incidents=old.incidents + (not old.ended and old.incident is None) if old else 0,
         moved_unix_s=old.moved_unix_s if old else (),
         snapshots=old.snapshots if old else 0,
         saved=old.saved if old else (),

@@ -185,6 +185,10 @@ class Scene:
             known.changed_s = now_s
         return new
 
+    def listen_anew(self, now_s: float) -> None:
+        """Nothing could be heard until now, through no fault of anybody's."""
+        self.began_s = now_s
+
     def silent(self, member: Member, now_s: float, limit_s: float) -> bool:
         """A spare that was offered since has had no time to speak either."""
         return now_s - self.heard_at_s(member) > limit_s

@@ -135,9 +135,9 @@ class Records:
                 raise Taken(job, rank, by.value if by else member) from None
 
     async def _over(self, job: str, holder: Member) -> bool:
-        """Whether the holder of a seat took part in a run of the job that has ended."""
+        """Whether the holder of a seat took part in a run of the job that is over."""
         held = await self.job(job)
-        return held is not None and bool(held.value.ended) and held.value.knew(holder.id)
+        return held is not None and held.value.over and held.value.knew(holder.id)
 
     async def seats(self, job: str) -> dict[int, Member]:
         found = await self._bucket.read(f"seat.{wire.check_name(job)}.*")
