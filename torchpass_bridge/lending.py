@@ -66,9 +66,9 @@ class Lending:
     async def _serve(self) -> int:
         failures = 0
         while True:
-            await self._watched.until(lambda: self._over or self._state == "called")
-            if self._over:
-                self._tell(f"no loan any more: {self._loan.job} has finished")
+            await self._watched.until(lambda: self._over or bool(self._refused) or self._state == "called")
+            if self._over or self._refused:
+                self._tell(f"no loan any more: {self._refused or f'{self._loan.job} has finished'}")
                 return OVER
             self._tell(f"{self._held.value.called_by} needs this host: {self._loan.lender} is asked to stop")
             why = await self._freed()
@@ -93,6 +93,10 @@ class Lending:
             else:
                 await self._rest(code, failures)
                 failures += 1
+
+    @property
+    def _refused(self) -> str:
+        return self._held.value.refused
 
     @property
     def _state(self) -> str:

@@ -128,6 +128,8 @@ class Loan(msgspec.Struct, frozen=True):
     """"job/incident" that has called it, or had: the same one does not call it twice."""
     why: str = ""
     """Why it could not be had, or served for nothing, the last time."""
+    refused: str = ""
+    """Why it is not called any more (its host is drained): its keeper ends once the host is the lender's."""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from commands import torchpass
 from live_members import KEY, Desks, LiveWorld, fit, job_of, running, steps, until
 
 from torchpass_bridge import lending, ranks
@@ -160,6 +161,26 @@ async def test_the_lender_is_saved_and_stopped_and_a_spare_is_started_and_the_ho
         script.end(1, FENCED)
         await comes_to(records, "offered")
     assert await records.loans() == {}
+
+
+async def test_a_drained_host_is_not_lent_any_more(server: Server, records: Records, script: Script) -> None:
+    told, loan = Told(), msgspec.structs.replace(LOAN, host="a9")
+    async with lender(server.url) as world:
+        keeper = asyncio.ensure_future(Lending(records, loan, script.command, os.environ, told.append).run())
+        await until(lambda: _offered(records), "it is offered")
+        result = await torchpass("drain", loan.host, store=server.url)
+        assert result.exit_code == 0, result.output
+        assert f"{loan.host} is not lent any more" in result.stdout
+        assert await keeper == OVER
+        assert told[-1] == f"no loan any more: {loan.host} is drained"
+        assert await records.loans() == {}
+        at = steps(world)
+        await until(lambda: steps(world) > at + 3, "its job trains on")
+    assert script.starts() == 0
+
+
+async def _offered(records: Records) -> bool:
+    return bool(await records.loans())
 
 
 async def test_a_lender_that_cannot_be_saved_trains_on_and_the_reason_is_told(

@@ -59,7 +59,8 @@ def migrate(
 @store_option
 @json_option
 def drain(*, host: str, cause: str, store_url: str | None, as_json: bool) -> None:
-    """Empty HOST for maintenance: spares on it are sent away, then all ranks of all jobs move. It waits for the end."""
+    """Empty HOST for maintenance: spares on it are sent away, and it is not lent any more; then all ranks of all jobs
+    move. It waits for the end."""
     _move(host, "", None, cause or "maintenance", store_url, wait=True, as_json=as_json, spares=True)
 
 
@@ -95,10 +96,12 @@ def _move(
 
         from torchpass_bridge.asking import ask_all
 
-        sent = await _send_away(records, host) if spares else 0
+        sent, loans = await _send_away(records, host) if spares else (0, 0)
         jobs = await _jobs(records, host, accelerator, job, none_is_fine=spares)
         if sent and not as_json:
             click.echo(f"{sent} spares on {host} were sent away")
+        if loans and not as_json:
+            click.echo(f"{host} is not lent any more")
         asked = await ask_all(records, jobs, "migrate", host, accelerator, cause=cause, unlimited=True)
         taken = [one for one in asked if one.answer.taken]
         ends: dict[str, Entry | None] = {}
@@ -136,8 +139,8 @@ async def _jobs(
     return jobs
 
 
-async def _send_away(records: Records, host: str) -> int:
-    """Spares on the host that are free are refused from now on: no rank comes to it."""
+async def _send_away(records: Records, host: str) -> tuple[int, int]:
+    """Spares on the host that are free are refused from now on, and loans of it: no rank comes to it. How many."""
     import msgspec
 
     from torchpass_bridge.core.places import on_host
@@ -152,7 +155,15 @@ async def _send_away(records: Records, host: str) -> int:
             except Conflict:
                 continue  # claimed this moment: as a rank it is moved
             sent += 1
-    return sent
+    loans = 0
+    for loan_id in await records.loans():
+        while (one := await records.loan(loan_id)) is not None and one.value.host == host and not one.value.refused:
+            try:
+                await records.put_loan(msgspec.structs.replace(one.value, refused=f"{host} is drained"), one.revision)
+            except Conflict:
+                continue  # its keeper wrote something: it is to know of this all the same
+            loans += 1
+    return sent, loans
 
 
 async def _to_its_end(records: Records, asked: Asked, progress: Any) -> Entry | None:

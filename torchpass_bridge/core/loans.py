@@ -30,7 +30,7 @@ def call(scene: Scene, incident: Incident, missing: int, now_s: float) -> tuple[
     staying = {scene.job.members[rank].domain for rank in scene.staying()} - {""}
     ready = [
         loan for loan in scene.loans.values()
-        if loan.job == scene.job.name and loan.state == "offered" and loan.called_by != mine
+        if loan.job == scene.job.name and loan.state == "offered" and loan.called_by != mine and not loan.refused
         and loan.host not in leaving and not _untrue(scene, loan) and scene.kept(loan, now_s, scene.limits.silent_s)
     ]  # fmt: skip
     # As few jobs as can be are stopped. All coordinators choose alike, so that two of them call one host for one rank.
@@ -91,9 +91,9 @@ def give_back(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
 def reasons(scene: Scene) -> list[str]:
     """Why loans were of no use, for people."""
     return [
-        f"{loan.host}, lent by {loan.lender}: {_untrue(scene, loan) or loan.why}"
+        f"{loan.host}, lent by {loan.lender}: {why}"
         for loan in scene.loans.values()
-        if loan.job == scene.job.name and (_untrue(scene, loan) or loan.why)
+        if loan.job == scene.job.name and (why := _untrue(scene, loan) or loan.refused or loan.why)
     ]
 
 
