@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from running_job import RunningJob
 
-from torchpass_bridge.core.places import buddy_of
+from torchpass_bridge.core.places import buddy_of, keeper_of
 from torchpass_bridge.store.records import NoCoordinator, StoreAway
 from torchpass_bridge.wire import Entry, Job
 
@@ -32,11 +32,11 @@ class Story:
     told: list[dict[str, Any]] = field(default_factory=list)
 
 
-async def chaos(folder: Path, seed: int, events: int, *, bare: bool = False) -> Story:
+async def chaos(folder: Path, seed: int, events: int, *, bare: bool = False, plan: Mapping[str, Any] = PLAN) -> Story:
     """`events` in one job. `bare`: spares that are used up are not replaced."""
     chance, story, told = random.Random(seed), Story(), {"TORCHPASS_SNAPSHOTS": str(folder / "shared")}
     while True:
-        run = RunningJob(folder / f"run{story.restored}", "j", WORLD, SPARES, PLAN, told)
+        run = RunningJob(folder / f"run{story.restored}", "j", WORLD, SPARES, dict(plan), told)
         async with run as job:
             await job.until_spares(SPARES)
             await job.until(lambda record: not record.ended, "the job to begin")
@@ -51,7 +51,8 @@ async def chaos(folder: Path, seed: int, events: int, *, bare: bool = False) -> 
                 story.events.append(await strike(job, what, chance))
                 if what in ("kill", "freeze", "two killed"):
                     await job.until(lambda record, before=before: _seen(record, before), "a coordinator to see it")  # type: ignore[misc]
-                # A rank and the buddy that keeps what is its own are not lost together, which the guarantee leaves out.
+                # A rank and the buddy that keeps what is its own, or its part of a sharded state, are not lost together:
+                # the guarantee leaves that out.
                 await job.until(lambda record: _calm(record), "the end of what has happened")
                 for _ in range(0 if bare else SPARES - _warm(job)):
                     job.start_spare(f"s{made}")
@@ -126,6 +127,10 @@ async def _asked(job: RunningJob, host: str, chance: random.Random) -> None:
 
 
 def _neighbours(job: Job, rank: int, other: int) -> bool:
-    """Whether one keeps what belongs to the other."""
-    pairs = ((rank, other), (other, rank))
-    return any((buddy := buddy_of(job.members, a)) is not None and buddy.id == job.members[b].id for a, b in pairs)
+    """Whether one keeps what belongs to the other, or its part of a sharded state."""
+    members = job.members
+    return any(
+        keeper is not None and keeper.id == members[b].id
+        for a, b in ((rank, other), (other, rank))
+        for keeper in (buddy_of(members, a), keeper_of(members, a))
+    )
