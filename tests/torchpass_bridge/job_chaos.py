@@ -51,8 +51,8 @@ async def chaos(folder: Path, seed: int, events: int, *, bare: bool = False, pla
                 story.events.append(await strike(job, what, chance))
                 if what in ("kill", "freeze", "two killed"):
                     await job.until(lambda record, before=before: _seen(record, before), "a coordinator to see it")  # type: ignore[misc]
-                # A rank and the buddy that keeps what is its own, or its part of a sharded state, are not lost together:
-                # the guarantee leaves that out.
+                # A rank and the buddy that keeps what is its own, or its part of the state, are not lost together: the
+                # guarantee leaves that out.
                 await job.until(lambda record: _calm(record), "the end of what has happened")
                 for _ in range(0 if bare else SPARES - _warm(job)):
                     job.start_spare(f"s{made}")
