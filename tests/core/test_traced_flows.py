@@ -246,6 +246,26 @@ def test_what_a_flow_was_chosen_for_does_not_count() -> None:
         assert (memory.sent[-1] > 0) is not chosen
 
 
+def test_what_flows_have_lost_by_a_fault_that_is_over_is_forgotten_with_what_probes_have() -> None:
+    sim = started()
+    send(sim, "spine1>leaf3", 10_000, 100, 10.0)
+    sim.run(2.0)
+    sim.loss["spine1>leaf3"] = 0.05
+    sim.windows(5.0)
+    sim.run(8.0)
+
+    def lost() -> float:
+        assert sim.core._diagnosis is not None and sim.core._diagnosis._ground.localiser is not None
+        first = len(sim.core._diagnosis._ground.keys)
+        return float(sim.core._diagnosis._ground.localiser._memory.lost[first:].sum())
+
+    assert lost() > 1
+    sim.loss.clear()
+    sim.post(ev.ClearRequested(link="*"))
+    sim.run(0.5)
+    assert lost() == 0
+
+
 def test_a_direction_that_no_probe_crosses_is_not_blamed_for_its_flows() -> None:
     """Flows of the kernel's labels go over a spine of which no probed label knows; the losses of all are one spine's
     that both cross, in part."""

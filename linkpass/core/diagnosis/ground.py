@@ -31,6 +31,8 @@ class Ground:
         self._world, self._ways = world, ways
         self.keys: list[Key] = []
         self.flows: list[list[FlowKey]] = []
+        self.alike: list[list[int]] = []
+        """Of each of these ways the probed paths that go the same way, as their rows."""
         self.localiser: Localiser | None = None
         self._rows: list[Row] = []
         self._order: list[Key | Row] = []
@@ -55,14 +57,19 @@ class Ground:
             row = Row(key[1].uplink, (host, *hops, self._world.table.peers[key[0]].title()))
             if row.steps():
                 flows.setdefault(row, []).append(key)
-        rows += flows
         self.flows = list(flows.values())
+        rows += flows
         if rows == self._rows and keys == self.keys:
             return self.localiser
         order: list[Key | Row] = [*keys, *flows]
         before = {key: place for place, key in enumerate(self._order)}
         old_row = np.array([before.get(key, -1) for key in order], dtype=np.intp)
         self.keys, self._rows, self._order = keys, rows, order
+        alike: dict[Row, list[int]] = {row: [] for row in flows}
+        for place, row in enumerate(rows[: len(keys)]):
+            if row in alike:
+                alike[row].append(place)
+        self.alike = list(alike.values())
         if not rows:
             self.localiser = None
             return None

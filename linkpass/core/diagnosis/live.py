@@ -53,6 +53,8 @@ class Diagnosis:
         self._news_s = float("-inf")
         self._woke_s = float("-inf")
         """When, after a quiet time, news was bad again."""
+        self._flows_anew = True
+        """What flows have shown before is not evidence any more."""
 
     def hear(self, event: ev.Event, now_s: float) -> None:
         """Take what an event says of paths, after the rest of the core has taken it."""
@@ -86,6 +88,7 @@ class Diagnosis:
         over = self._naming.clear(wanted, now_s)
         keys = (key for one in over for key in self._ground.over(one))
         self._accounts.void(self._ground.keys if wanted is None else keys)
+        self._flows_anew = True
         ended = {one.element for one in over}
         still = () if wanted is None else self._world.findings
         self._world.findings = tuple(one for one in still if one.element not in ended)
@@ -94,7 +97,7 @@ class Diagnosis:
     def _wake(self, now_s: float, at_s: float) -> None:
         if self.due_s is None:
             self._tally.clear()
-            self._woke_s = now_s
+            self._woke_s, self._flows_anew = now_s, True
         self._news_s = now_s
         self.due_s = at_s if self.due_s is None else min(self.due_s, at_s)
 
@@ -135,6 +138,9 @@ class Diagnosis:
                 localiser.paths, self._ground.flows, probes, queued[: len(keys)], now_s, min(span_s, LONG_S)
             )
             sent[len(keys) :], lost[len(keys) :] = flows
+            # A way is whole again when a probed path that goes the same way is.
+            anew[len(keys) :] = [self._flows_anew or anew[same].any() for same in self._ground.alike]
+            self._flows_anew = False
         hints = hearsay.hints(self._world, localiser.paths, now_s)
         hinted = {hint.element for hint in hints}
         said = localiser.window(Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew))
