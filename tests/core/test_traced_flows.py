@@ -130,7 +130,7 @@ def test_it_is_asked_again_where_the_fabric_has_found_other_ways() -> None:
     peer = sim.address["host3"]
     mark = sim.mark()
     hops = {label: sim.hops(peer, "eth1", label) for label in sim.core.world.table.peer(peer).pool}
-    for spine, again in (("spine1", 1), ("spine2", 2), ("spine2", 2)):
+    for spine, again in (("spine1", 1), (None, 1), ("spine2", 2), ("spine2", 2)):  # no answer tells nothing
         other = {label: (way[0], spine, way[-1]) for label, way in hops.items()}
         sim.post(ev.LabelsTraced(cmd_id=0, peer=peer, uplink="eth1", hops=other))
         sim.post(ev.FlowsLosing(peer=peer, flows=(flow(1),)))

@@ -43,8 +43,8 @@ class FlowWays:
     def __init__(self, world: World, tray: Tray) -> None:
         self._world, self._tray = world, tray
         self._ways: dict[FlowKey, _Way] = {}
-        self._labels: dict[tuple[str, str], frozenset[Hops]] = {}
-        """(peer, uplink) -> the ways that labels lead: when they change, those of flows may have changed."""
+        self._labels: dict[tuple[str, str], dict[int, Hops]] = {}
+        """(peer, uplink) -> the ways that labels lead: when one leads another way, flows may go other ways, too."""
         self._window_s = float("-inf")
         self._left: dict[str, int] = {}
         """How many flows may still be traced in this window, by uplink."""
@@ -94,11 +94,12 @@ class FlowWays:
                 way.hops, way.traced_at_s = hops, now_s
 
     def labels_traced(self, event: LabelsTraced) -> None:
-        """The fabric's ways to a peer have been looked at."""
-        found = frozenset(event.hops.values())
-        was = self._labels.get((event.peer, event.uplink))
-        self._labels[event.peer, event.uplink] = found
-        if was not in (None, found):
+        """The fabric's ways to a peer have been looked at. A missing answer says of no way that it has changed."""
+        found = {label: hops for label, hops in event.hops.items() if None not in hops}
+        known = self._labels.setdefault((event.peer, event.uplink), {})
+        changed = any(known.get(label, hops) != hops for label, hops in found.items())
+        known.update(found)
+        if changed:
             for key in [key for key in self._ways if (key[0], key[1].uplink) == (event.peer, event.uplink)]:
                 del self._ways[key]
 
