@@ -61,6 +61,7 @@ class Carriers:
             cmd.TraceLabels: self._trace,
             cmd.ResolveUplinks: self._resolve,
             cmd.CompareFlows: self._compare,
+            cmd.TraceFlows: self._trace_flows,
             cmd.SendNotice: self._send_notice,
             cmd.AskHost: self._ask_host,
             cmd.Escalate: self._escalate,
@@ -133,6 +134,13 @@ class Carriers:
     def _compare(self, command: cmd.CompareFlows) -> None:
         if self.traces is not None and self.sockets is not None:
             self._start(self.traces.compare(command, self.sockets.flows(command.peer)))
+
+    def _trace_flows(self, command: cmd.TraceFlows) -> ev.Event | None:
+        if self.traces is None:
+            why = "nothing is probed here"
+            return ev.FlowsUntraced(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=why)
+        self._start(self.traces.trace_flows(command))
+        return None
 
     def _send_notice(self, command: cmd.SendNotice) -> None:
         if self.probes is not None:

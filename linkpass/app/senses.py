@@ -97,7 +97,7 @@ class Senses:
             self.sockets = sockets
             self._open_pace(settings)
             if settings.diagnosis.enabled and settings.diagnosis.flows:
-                self._flow_paths = FlowPathEdge(self._submit)
+                self._flow_paths = FlowPathEdge(self._submit, settings.address)
 
     def _open_pace(self, settings: CoreSettings) -> None:
         """Looks at the job's sockets, and talks of it with peers where there are probes."""

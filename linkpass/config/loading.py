@@ -65,6 +65,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "limits.retrace_s": (1, INF),
     "limits.escalations_per_hour": (0, 1000),
     "limits.congestion_hold_s": (1, INF),
+    "diagnosis.trace_flows": (0, 256),
     "stragglers.interval_s": (0.002, 1),
     "stragglers.cpu_ratio": (0.0001, 1),
     "stragglers.late_ratio": (0.01, 1),

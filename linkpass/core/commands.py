@@ -2,8 +2,9 @@
 
 Outcomes come back as events that carry the id: SetGroup -> GroupProgrammed | GroupFailed, SetLabels -> LabelsProgrammed
 | LabelsFailed, MoveFlows -> FlowsLeft | FlowsStay, TraceLabels -> LabelsTraced | TraceFailed, ResolveUplinks ->
-UplinksResolved | ResolveFailed, CompareFlows -> FlowCompared, SendNotice -> NoticeAcked, AskHost -> HostAnswered |
-HostAskFailed, Escalate -> Escalated | EscalateFailed. SetProbes and Record are always carried out and have no outcome.
+UplinksResolved | ResolveFailed, CompareFlows -> FlowCompared, TraceFlows -> FlowsTraced | FlowsUntraced, SendNotice ->
+NoticeAcked, AskHost -> HostAnswered | HostAskFailed, Escalate -> Escalated | EscalateFailed. SetProbes and Record are
+always carried out and have no outcome.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from linkpass.core.events import Notice
+from linkpass.core.events import FlowAt, Notice
 
 BUCKETS = 16
 """Flow buckets per peer: the kernel's own label of a flow is hashed into one of them, each has one label of ours."""
@@ -86,6 +87,14 @@ class CompareFlows(Command, frozen=True):
     peer: str
 
 
+class TraceFlows(Command, frozen=True):
+    """Trace the ways of real flows, by copies of their headers."""
+
+    peer: str
+    uplink: str
+    flows: tuple[FlowAt, ...]
+
+
 class SendNotice(Command, frozen=True):
     """Tell peers, over every surviving uplink, repeated until each has acknowledged or the notice has expired."""
 
@@ -121,6 +130,6 @@ class Record(Command, frozen=True):
 
 
 AnyCommand = (
-    SetGroup | SetLabels | MoveFlows | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | SendNotice | AskHost
-    | Escalate | Record
+    SetGroup | SetLabels | MoveFlows | SetProbes | TraceLabels | ResolveUplinks | CompareFlows | TraceFlows | SendNotice
+    | AskHost | Escalate | Record
 )  # fmt: skip

@@ -287,21 +287,54 @@ class PathCount(msgspec.Struct, frozen=True, array_like=True):
     lost: int
 
 
-class FlowCount(msgspec.Struct, frozen=True, array_like=True):
-    """Segments with data that TCP flows have sent over one path in a window, and how many of them were sent again."""
+class FlowAt(msgspec.Struct, frozen=True, array_like=True):
+    """A TCP flow to a peer as the fabric tells it from others: the uplink that it leaves by, the label on the wire
+    (IPv4: 0) and its ports."""
 
     uplink: str
     label: int
+    sport: int
+    dport: int
+
+
+class FlowCount(msgspec.Struct, frozen=True, array_like=True):
+    """Segments with data that a TCP flow has sent in a window, and how many of them were sent again."""
+
+    flow: FlowAt
     sent: int
     again: int
 
 
 class FlowWindow(Event, frozen=True):
     """What the job's own TCP flows to a peer sent again, some two seconds ago, and how much they sent in all: of those
-    whose path is known. Told only while something is sent again."""
+    that were seen to stay where they are. Told only while something is sent again."""
 
     peer: str
     counts: tuple[FlowCount, ...]
+
+
+class FlowsLosing(Event, frozen=True):
+    """Flows to a peer that have just sent something again, and where they were seen a moment later; those that sent
+    most again come first."""
+
+    peer: str
+    flows: tuple[FlowAt, ...]
+
+
+class FlowsTraced(Event, frozen=True):
+    """Hop-limited traces of flows: the nodes in order, as in LabelsTraced."""
+
+    cmd_id: int
+    peer: str
+    uplink: str
+    hops: tuple[tuple[FlowAt, tuple[str | None, ...]], ...]
+
+
+class FlowsUntraced(Event, frozen=True):
+    cmd_id: int
+    peer: str
+    uplink: str
+    why: str
 
 
 class CongestionEvidence(Event, frozen=True):
@@ -486,8 +519,8 @@ AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PeerTunnels | PathEvidence
-    | RoceEvidence | CongestionEvidence | PathWindow | FlowWindow | PaceTold | StepArrived | DaemonLate
-    | NoticeHeard | NoticeAcked
+    | RoceEvidence | CongestionEvidence | PathWindow | FlowWindow | FlowsLosing | FlowsTraced | FlowsUntraced
+    | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked
     | HostEvidence | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline

@@ -75,7 +75,8 @@ class Core:
             ev.CongestionEvidence: lambda e, now: congestion.on_counters(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: self._on_window,
-            ev.FlowWindow: lambda e, now: None,  # for the diagnosis alone
+            # for the diagnosis alone
+            **dict.fromkeys((ev.FlowWindow, ev.FlowsLosing, ev.FlowsTraced, ev.FlowsUntraced), lambda e, now: None),
             ev.PaceTold: lambda e, now: self._stragglers.told(e, now),
             ev.StepArrived: lambda e, now: self._stragglers.arrived(e, now),
             ev.DaemonLate: self._on_late,

@@ -169,6 +169,11 @@ class Peer:
         """The labels that may lead over an uplink."""
         return self.pool if self.hashed else tuple(label for label in self.pool if self.tunnels[label] == uplink)
 
+    def leads(self, uplink: str, label: int) -> bool:
+        """Whether a flow under that label on the wire takes the path that is probed with it. IPv4 flows outside of
+        tunnels have ports of their own, by which the fabric may part them from probes."""
+        return self.hashed and (uplink, label) in self.in_use
+
     @property
     def useless(self) -> str:
         """Why no label changes anything: those in use all take one uplink, and choose no way beyond it."""

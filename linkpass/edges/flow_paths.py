@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from linkpass.core.events import Event, FlowCount, FlowWindow
+from linkpass.core.events import Event, FlowAt, FlowCount, FlowsLosing, FlowWindow
 from linkpass.wire import bpf
 from linkpass.wire.diag import Connection
+from linkpass.wire.frame import ETH_P_IPV6, ETHERNET_BYTES
 
 CALM_S: Final = 10.0
 SAMPLE: Final = 8
@@ -26,7 +27,10 @@ SAMPLE: Final = 8
 MOST_FRAMES: Final = 256
 """Of one uplink in one poll; what comes after them is not looked at."""
 MOST_FLOWS: Final = 4096
-FRAME_BYTES: Final = 14 + 40 + 20
+MOST_ASKED: Final = 64
+"""Flows to one peer that are told to have sent something again."""
+FRAME_BYTES: Final = ETHERNET_BYTES + 40 + 20
+LEAST_BYTES: Final = ETHERNET_BYTES + 20 + 20
 _BUFFER_BYTES: Final = 1 << 22
 """The kernel counts whole segments against it, though only their heads are kept."""
 _SO_RCVBUFFORCE: Final = 33
@@ -37,15 +41,18 @@ _ETH_P_802_EX1: Final = 0x88B5
 Flow = tuple[str, int, int]
 """(peer, own port, its port)."""
 Way = tuple[str, int]
-"""(uplink, label)."""
+"""(uplink, label); of IPv4 the label is 0."""
 
 
 class FlowPathEdge:
-    """`follow` is called after each poll of the socket table. Emits a FlowWindow a peer whose flows have sent something
-    in a window, one window late: a flow counts for a path only if it took that path before and after."""
+    """`follow` is called after each poll of the socket table. Emits FlowsLosing for each peer to which flows have sent
+    something again in the last window and were seen since, and a FlowWindow a peer whose flows have sent something in a
+    window, one window late: a flow counts for a path only if it took that path before and after.
 
-    def __init__(self, emit: Callable[[Event], None]) -> None:
-        self._emit = emit
+    `own`: this host's address; flows from other ones take other paths than all that is known of."""
+
+    def __init__(self, emit: Callable[[Event], None], own: str) -> None:
+        self._emit, self._own = emit, own
         self._sockets: dict[str, socket.socket] = {}
         self._looking: set[str] = set()
         self._until_s = float("-inf")
@@ -84,6 +91,7 @@ class FlowPathEdge:
             self._look()
         elif self._looking:
             self._look_away()
+        self._tell_losing(seen)
         self._tell(seen)
         self._ways, self._grown = seen, grown
 
@@ -94,6 +102,8 @@ class FlowPathEdge:
         for one in connections:
             if len(self._before) == MOST_FLOWS:
                 break
+            if one.src != self._own:
+                continue
             now = self._before[one.cookie] = one.sent_segments, one.retransmitted, one.had_twice
             then = before.get(one.cookie)
             if then is not None and now[0] > then[0]:
@@ -129,9 +139,9 @@ class FlowPathEdge:
                     frame = sock.recv(FRAME_BYTES)
                 except OSError:  # nothing more, or the device is gone
                     break
-                if len(frame) == FRAME_BYTES:
-                    flow, label = parse(frame)
-                    way = uplink, label
+                found = parse(frame)
+                if found is not None:
+                    flow, way = found[0], (uplink, found[1])
                     seen[flow] = way if seen.get(flow, way) == way else None
             else:
                 self._drain(sock)
@@ -147,25 +157,40 @@ class FlowPathEdge:
 
     def _tell(self, seen: Mapping[Flow, Way | None]) -> None:
         """Tell of the last window, of the flows that have stayed on their path since."""
-        of_peer: dict[str, dict[Way, tuple[int, int]]] = {}
+        of_peer: dict[str, list[FlowCount]] = {}
         for flow, (sent, again) in self._grown.items():
             way = self._ways.get(flow)
             if way is not None and seen.get(flow) == way:
-                counts = of_peer.setdefault(flow[0], {})
-                had = counts.get(way, (0, 0))
-                counts[way] = had[0] + sent, had[1] + again
+                of_peer.setdefault(flow[0], []).append(FlowCount(FlowAt(*way, *flow[1:]), sent, again))
         for peer, counts in of_peer.items():
-            told = tuple(FlowCount(*way, *count) for way, count in sorted(counts.items()))
-            self._emit(FlowWindow(peer=peer, counts=told))
+            self._emit(FlowWindow(peer=peer, counts=tuple(counts)))
+
+    def _tell_losing(self, seen: Mapping[Flow, Way | None]) -> None:
+        """Tell where flows are that sent something again in the last window: their ways are to be known when this
+        window is told of."""
+        of_peer: dict[str, list[FlowAt]] = {}
+        for flow, (_, again) in sorted(self._grown.items(), key=lambda item: -item[1][1]):
+            way = seen.get(flow)
+            if again and way is not None and len(flows := of_peer.setdefault(flow[0], [])) < MOST_ASKED:
+                flows.append(FlowAt(*way, *flow[1:]))
+        for peer, flows in of_peer.items():
+            self._emit(FlowsLosing(peer=peer, flows=tuple(flows)))
 
 
-def parse(frame: bytes) -> tuple[Flow, int]:
-    """Of an Ethernet frame with IPv6 and TCP: the flow and its label."""
-    label = int.from_bytes(frame[15:18], "big") & 0xFFFFF
-    ports = int.from_bytes(frame[54:56], "big"), int.from_bytes(frame[56:58], "big")
-    return (_text(frame[38:54]), *ports), label
+def parse(frame: bytes) -> tuple[Flow, int] | None:
+    """Of an Ethernet frame with TCP over IPv6 or IPv4: the flow and its label. None: cut off, a later fragment, or an
+    IPv4 packet with options."""
+    if int.from_bytes(frame[12:14], "big") == ETH_P_IPV6:
+        if len(frame) < FRAME_BYTES:
+            return None
+        label, dst, ports = int.from_bytes(frame[15:18], "big") & 0xFFFFF, frame[38:54], frame[54:58]
+    else:
+        if len(frame) < LEAST_BYTES or frame[14] != 0x45 or int.from_bytes(frame[20:22], "big") & 0x1FFF:
+            return None
+        label, dst, ports = 0, frame[30:34], frame[34:38]
+    return (_text(dst), int.from_bytes(ports[:2], "big"), int.from_bytes(ports[2:], "big")), label
 
 
 @lru_cache(4096)
 def _text(address: bytes) -> str:
-    return str(ipaddress.IPv6Address(address))
+    return str(ipaddress.ip_address(address))

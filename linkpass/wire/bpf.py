@@ -10,7 +10,7 @@ import ctypes
 import struct
 from typing import Final
 
-from linkpass.wire.frame import ETHERNET_BYTES, payload_offset
+from linkpass.wire.frame import ETH_P_IP, ETH_P_IPV6, ETHERNET_BYTES, TCP, payload_offset
 
 SO_ATTACH_FILTER: Final = 26
 
@@ -62,14 +62,16 @@ def probes(address_bytes: int, protocol: int, port: int) -> bytes:
 
 
 def leaving(keep_bytes: int, one_of: int) -> bytes:
-    """The first bytes of TCP packets over IPv6 that this host sends, of one in `one_of` (a power of two), by chance.
+    """The first bytes of TCP packets that this host sends, of one in `one_of` (a power of two), by chance.
 
     Frames with an Ethernet header. SKF_AD_PKTTYPE and SKF_AD_RANDOM: include/uapi/linux/filter.h."""
-    packet_type, random, outgoing, ipv6 = 0xFFFFF004, 0xFFFFF038, 4, 0x86DD
+    packet_type, random, outgoing = 0xFFFFF004, 0xFFFFF038, 4
     return assemble([
-        (_LOAD_BYTE, 0, 0, packet_type), (_JUMP_EQUAL, 0, 8, outgoing),
-        (_LOAD_HALF, 0, 0, ETHERNET_BYTES - 2), (_JUMP_EQUAL, 0, 6, ipv6),
-        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 6), (_JUMP_EQUAL, 0, 4, 6),
+        (_LOAD_BYTE, 0, 0, packet_type), (_JUMP_EQUAL, 0, 11, outgoing),
+        (_LOAD_HALF, 0, 0, ETHERNET_BYTES - 2), (_JUMP_EQUAL, 0, 2, ETH_P_IPV6),
+        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 6), (_JUMP_EQUAL, 3, 7, TCP),
+        (_JUMP_EQUAL, 0, 6, ETH_P_IP),
+        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 9), (_JUMP_EQUAL, 0, 4, TCP),
         (_LOAD_WORD, 0, 0, random), (_AND, 0, 0, one_of - 1), (_JUMP_EQUAL, 0, 1, 0),
         (_RETURN, 0, 0, keep_bytes), (_RETURN, 0, 0, 0),
     ])  # fmt: skip

@@ -349,12 +349,16 @@ def evidence(sim: FabricSim, keys: list[tuple[str, str, int]], what: ev.Evidence
         sim.post(said)
 
 
+def count(uplink: str, label: int, sent: int, again: int) -> ev.FlowCount:
+    return ev.FlowCount(ev.FlowAt(uplink, label, 40000, 5000), sent, again)
+
+
 def sent_again(sim: FabricSim, direction: str, sent: int, again: int, span_s: float) -> None:
     """Each second flows over all paths tell what they have sent, those over `direction` that they sent some again."""
     for second in range(1, round(span_s) + 1):
         for name in sim.peers:
             counts = tuple(
-                ev.FlowCount(uplink, label, sent, again if direction in sim.directions(peer, uplink, label) else 0)
+                count(uplink, label, sent, again if direction in sim.directions(peer, uplink, label) else 0)
                 for peer, uplink, label in sim.targets
                 if peer == sim.address[name]
             )
@@ -406,7 +410,7 @@ def test_flows_make_certain_sooner_what_probes_find() -> None:
 
 def test_flows_under_a_label_of_the_kernels_own_are_not_kept() -> None:
     sim = started()
-    counts = tuple(ev.FlowCount("eth1", 0x10000 + number, 100, 1) for number in range(50))
+    counts = tuple(count("eth1", 0x10000 + number, 100, 1) for number in range(50))
     sim.post(ev.FlowWindow(peer=sim.address["host3"], counts=counts))
     sim.post(ev.FlowWindow(peer="fd00::99", counts=counts))
     sim.run(0.1)
@@ -422,7 +426,7 @@ def test_flows_over_a_queue_are_no_evidence() -> None:
         path.evidence = evidence  # type: ignore[assignment]
         accounts = Accounts(sim.core.world)
         accounts.count(ev.PathWindow(peer=key[0], counts=(ev.PathCount(key[1], key[2], 50, 1),)), 1.0)
-        accounts.flows(ev.FlowWindow(peer=key[0], counts=(ev.FlowCount(key[1], key[2], 1000, 100),)))
+        accounts.flows(ev.FlowWindow(peer=key[0], counts=(count(key[1], key[2], 1000, 100),)))
         assert accounts.settle(peer, path, 1.0, 0.1).lost == lost
 
 

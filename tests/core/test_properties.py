@@ -28,6 +28,7 @@ labels = st.sampled_from([label for peer in PEERS for label in pool_of(OWN, peer
 numbers = st.integers(0, 200)
 words = st.sampled_from(["", "why", "another why"])
 hops = st.lists(st.sampled_from(NODES), max_size=4).map(tuple)
+flows_at = st.builds(ev.FlowAt, uplinks, labels, st.integers(1, 3), st.just(5000))
 spans = st.one_of(st.just(0.0), st.floats(0, 0.2), st.floats(0, 5), st.floats(0, 40))
 
 events: st.SearchStrategy[Event] = st.one_of(
@@ -100,6 +101,22 @@ events: st.SearchStrategy[Event] = st.one_of(
             st.builds(ev.PathCount, uplinks, labels, st.integers(0, 500), st.integers(0, 500)), max_size=6
         ).map(tuple),
     ),
+    st.builds(
+        ev.FlowWindow,
+        peer=peers,
+        counts=st.lists(st.builds(ev.FlowCount, flows_at, st.integers(0, 500), st.integers(0, 500)), max_size=6).map(
+            tuple
+        ),
+    ),
+    st.builds(ev.FlowsLosing, peer=peers, flows=st.lists(flows_at, max_size=6).map(tuple)),
+    st.builds(
+        ev.FlowsTraced,
+        cmd_id=numbers,
+        peer=peers,
+        uplink=uplinks,
+        hops=st.lists(st.tuples(flows_at, hops), max_size=4).map(tuple),
+    ),
+    st.builds(ev.FlowsUntraced, cmd_id=numbers, peer=peers, uplink=uplinks, why=words),
     st.builds(ev.FlowStands, peer=peers, flow=words, silent_s=st.floats(0, 5), left_s=st.none() | st.floats(0, 5)),
     st.builds(ev.FlowGoes, peer=peers, flow=words, ended=st.booleans()),
     st.builds(ev.PeerPatience, peer=peers, least_s=st.none() | st.floats(0, 60)),
@@ -350,6 +367,14 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(cmd.TraceLabels, cmd_id=numbers, cause=words, peer=peers, uplink=uplinks, labels=st.just((1, 2))),
     st.builds(cmd.ResolveUplinks, cmd_id=numbers, cause=words, peer=peers, labels=st.just((1, 2))),
     st.builds(cmd.CompareFlows, cmd_id=numbers, cause=words, peer=peers),
+    st.builds(
+        cmd.TraceFlows,
+        cmd_id=numbers,
+        cause=words,
+        peer=peers,
+        uplink=uplinks,
+        flows=st.lists(flows_at, max_size=3).map(tuple),
+    ),
     st.builds(
         cmd.SendNotice,
         cmd_id=numbers,

@@ -16,10 +16,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from two_uplinks import OWN6, PEER6, PREFIX6, TwoUplinks
+from two_uplinks import OWN6, PEER4, PEER6, PREFIX6, TwoUplinks
 
-from linkpass.core.events import Event, FlowWindow
-from linkpass.edges.flow_paths import CALM_S, FlowPathEdge
+from linkpass.core.events import Event, FlowAt, FlowCount, FlowsLosing, FlowWindow
+from linkpass.edges.flow_paths import CALM_S, FlowPathEdge, parse
 from linkpass.edges.sockets import SocketEdge
 from linkpass.wire.diag import Connection
 
@@ -49,7 +49,7 @@ class Rig:
         self.said: list[Event] = []
         self.now_s = 0.0
         self.sockets = SocketEdge(lambda _: None, (PREFIX6,), OWN6, lambda *_: None)
-        self.edge = FlowPathEdge(self.said.append)
+        self.edge = FlowPathEdge(self.said.append, OWN6)
         stack.enter_context(closing(self.sockets))
         stack.enter_context(closing(self.edge))
         with two.on_host():
@@ -98,10 +98,10 @@ class Rig:
         """Uplink -> segments sent, sent again, as told so far."""
         found = {"eth1": (0, 0), "eth2": (0, 0)}
         for event in self.said:
-            assert isinstance(event, FlowWindow) and event.peer == PEER6
-            for one in event.counts:
-                sent, again = found[one.uplink]
-                found[one.uplink] = sent + one.sent, again + one.again
+            assert isinstance(event, FlowWindow | FlowsLosing) and event.peer == PEER6
+            for one in event.counts if isinstance(event, FlowWindow) else ():
+                sent, again = found[one.flow.uplink]
+                found[one.flow.uplink] = sent + one.sent, again + one.again
         return found
 
 
@@ -120,8 +120,12 @@ def test_what_is_sent_again_is_told_of_the_path_that_loses(two: TwoUplinks, rig:
     assert told["eth2"][0] > WRITES and told["eth2"][1] == 0
     sent, again = told["eth1"]
     assert 0.01 < again / sent < 0.2
-    labels = {one.label for event in rig.said if isinstance(event, FlowWindow) for one in event.counts}
+    labels = {one.flow.label for event in rig.said if isinstance(event, FlowWindow) for one in event.counts}
     assert labels == {LABEL}
+    losing = {one for event in rig.said if isinstance(event, FlowsLosing) for one in event.flows}
+    ports = {flow.getsockname()[1]: flow.getpeername()[1] for flow in rig.flows}
+    assert {(one.uplink, one.label) for one in losing} == {("eth1", LABEL)}
+    assert all(ports[one.sport] == one.dport for one in losing)
 
 
 def test_nobody_looks_at_packets_while_nothing_is_sent_again(two: TwoUplinks, rig: Rig) -> None:
@@ -154,12 +158,49 @@ def flow(sent: int, again: int, twice: int = 0) -> Connection:
 
 def test_what_the_receiver_had_twice_was_not_lost_and_a_flow_that_has_moved_tells_of_no_path() -> None:
     said: list[Event] = []
-    edge = FlowPathEdge(said.append)
+    edge = FlowPathEdge(said.append, "a")
     edge.follow([flow(100, 0)], 0.0)
     for number, (way, again, twice) in enumerate([(("eth1", 5), 4, 3), (("eth1", 5), 8, 6), (("eth2", 6), 9, 6)], 2):
         edge._read = lambda way=way: {("b", 1, 2): way}  # type: ignore[method-assign]
         edge.follow([flow(100 * number, again, twice)], float(number))
-    (event,) = said
-    assert isinstance(event, FlowWindow) and [(c.uplink, c.label, c.sent, c.again) for c in event.counts] == [
-        ("eth1", 5, 100, 1)
-    ]
+    (event,) = [one for one in said if isinstance(one, FlowWindow)]
+    assert event.counts == (FlowCount(FlowAt("eth1", 5, 1, 2), 100, 1),)
+    losing = [one.flows for one in said if isinstance(one, FlowsLosing)]
+    assert losing == [(FlowAt("eth1", 5, 1, 2),), (FlowAt("eth2", 6, 1, 2),)]
+
+
+def test_flows_from_another_address_of_the_host_are_left_out() -> None:
+    said: list[Event] = []
+    edge = FlowPathEdge(said.append, "other")
+    edge._read = lambda: {("b", 1, 2): ("eth1", 5)}  # type: ignore[method-assign]
+    for number in range(1, 5):
+        edge.follow([flow(100 * number, number)], float(number))
+    assert said == []
+
+
+@pytest.mark.parametrize("address", [PEER6, PEER4])
+def test_a_frame_as_it_leaves_tells_its_flow(two: TwoUplinks, address: str) -> None:
+    """Both families pass the filter, UDP does not."""
+    edge = FlowPathEdge(lambda _: None, OWN6)
+    with closing(edge), two.on_host():
+        for uplink in ("eth1", "eth2"):
+            edge.set_uplink(uplink)
+        edge._look()
+        with two.server(address) as server, two.connect(server) as client, server.accept()[0] as taken:
+            with socket.socket(client.family, socket.SOCK_DGRAM) as other:
+                for _ in range(200):
+                    client.sendall(b"x" * 100)
+                    taken.recv(1 << 16)
+                    other.sendto(b"x" * 100, client.getpeername()[:2])
+            ((peer, sport, dport), way) = next(iter(edge._read().items()))
+            assert (peer, sport, dport) == (address, client.getsockname()[1], client.getpeername()[1])
+            assert way is not None and way[0] in ("eth1", "eth2") and bool(way[1]) == (":" in address)
+
+
+def test_what_is_cut_off_or_has_no_ports_tells_nothing() -> None:
+    four = bytes(12) + b"\x08\x00" + b"\x45" + bytes(5) + b"\x20\x00" + bytes(60)
+    assert parse(four) is not None  # a first fragment has the ports
+    assert parse(four[:53]) is None
+    assert parse(four[:20] + b"\x00\x01" + four[22:]) is None
+    assert parse(four[:14] + b"\x46" + four[15:]) is None
+    assert parse(bytes(12) + b"\x86\xdd" + bytes(59)) is None

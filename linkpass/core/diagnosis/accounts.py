@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from linkpass.core.diagnosis.flow_rows import FLOW_WEIGHT
 from linkpass.core.events import FAILING, FlowWindow, PathEvidence, PathWindow
 from linkpass.core.health import QUIET_S
 from linkpass.core.survey import probing_interval_s
@@ -17,24 +18,20 @@ if TYPE_CHECKING:
 MEMORY_S: Final = 10.0
 """No path is told to have carried, or lost, for more than this long at once."""
 
-FLOW_WEIGHT: Final = 0.25
-"""Of a segment that a flow has sent or sent again, beside a probe. 007 (Arzani et al., NSDI 2018) takes each
-retransmission for a loss on the flow's path. It may be one, or a segment that was late, an answer that was lost, a
-receiver that had no room; and losses of one flow come in bursts, which the model takes for so many independent ones."""
-
 Key = tuple[str, str, int]
 """(peer, uplink, label) of a path."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """Of one path: packets since the last window. `mute`: it cannot speak of this moment. `anew`: what it carried
-    before is void."""
+    """Of one path: packets since the last window, and of those `probes` and how many of them were lost. `mute`: it
+    cannot speak of this moment. `anew`: what it carried before is void."""
 
     sent: float = 0.0
     lost: float = 0.0
     mute: bool = False
     anew: bool = False
+    probes: tuple[float, float] = (0.0, 0.0)
 
 
 class Accounts:
@@ -66,11 +63,15 @@ class Accounts:
         return lost > 0
 
     def flows(self, event: FlowWindow) -> None:
-        """Take what flows have sent again. It is no bad news by itself, and no news over paths that are not probed (a
-        label of the kernel's own)."""
+        """Take what flows under probed labels have sent again; it is no bad news by itself. Of others: `flow_rows`."""
+        peer = self._world.table.peers.get(event.peer)
+        told: dict[Key, tuple[int, int]] = {}
         for one in event.counts:
-            if self._world.table.find(event.peer, one.uplink, one.label) is not None:
-                self._flows[event.peer, one.uplink, one.label] = one.sent, one.again
+            flow = one.flow
+            if peer is not None and peer.leads(flow.uplink, flow.label):
+                sent, again = told.get((event.peer, flow.uplink, flow.label), (0, 0))
+                told[event.peer, flow.uplink, flow.label] = sent + one.sent, again + one.again
+        self._flows.update(told)
 
     def evidence(self, event: PathEvidence, now_s: float) -> bool:
         """Take the opinion of one path; whether it is bad news."""
@@ -110,10 +111,13 @@ class Accounts:
         elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
             healthy_s = span_s if quiet_s is None else min(span_s, quiet_s)
             entry.sent = max(0.0, min(healthy_s, now_s - path.element.since_s)) / interval_s
+        entry.probes = entry.sent, entry.lost
         self._weigh_flows(key, entry, may=not entry.mute and path.evidence in ("good", "lossy"))
         if not entry.lost and not peer.active:
             # It has not noticed yet what fast ones have: its health is of the past.
             entry.mute = entry.mute or now_s - self._failed_at_s < self._world.slow_s
+        if entry.mute:
+            entry.probes = 0.0, 0.0
         return entry
 
     def _weigh_flows(self, key: Key, entry: Entry, *, may: bool) -> None:

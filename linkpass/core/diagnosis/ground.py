@@ -8,6 +8,7 @@ import numpy as np
 
 from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.elements import Elements
+from linkpass.core.diagnosis.flow_ways import FlowKey, FlowWays
 from linkpass.core.diagnosis.localise import Localiser, Settings
 from linkpass.core.diagnosis.traced import Row, traced
 from linkpass.core.diagnosis.verdict import Verdict
@@ -23,13 +24,19 @@ SETTINGS = Settings(hint_s=0.0)
 
 
 class Ground:
-    """`keys`: the paths in the order of the localiser's rows."""
+    """`keys`: the probed paths in the order of the localiser's rows; `flows`: those that go each of the ways whose rows
+    come after them."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, ways: FlowWays) -> None:
+        self._world, self._ways = world, ways
         self.keys: list[Key] = []
+        self.flows: list[list[FlowKey]] = []
+        self.alike: list[list[int]] = []
+        """Of each of these ways the probed paths that go the same way, as their rows."""
         self.localiser: Localiser | None = None
         self._rows: list[Row] = []
+        self._order: list[Key | Row] = []
+        """What each row is of: a probed path, or a way of flows."""
 
     def look(self) -> Localiser | None:
         """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known."""
@@ -38,19 +45,35 @@ class Ground:
         host = self._world.settings.host
         for peer in self._world.table.peers.values():
             for path in peer.used():
-                row = Row(path.uplink, (host, *(path.hops or (None,)), peer.title()))
-                if path.hops is not None and row.steps():
+                hops = path.hops
+                if not peer.hashed and not path.label:
+                    hops = self._ways.hops(peer.address, self._ways.probe(path.uplink)) or hops
+                row = Row(path.uplink, (host, *(hops or (None,)), peer.title()))
+                if hops is not None and row.steps():
                     keys.append((peer.address, *path.key))
                     rows.append(row)
+        flows: dict[Row, list[FlowKey]] = {}
+        for key, hops in self._ways.known() if keys else ():
+            row = Row(key[1].uplink, (host, *hops, self._world.table.peers[key[0]].title()))
+            if row.steps():
+                flows.setdefault(row, []).append(key)
+        self.flows = list(flows.values())
+        rows += flows
         if rows == self._rows and keys == self.keys:
             return self.localiser
-        before = {key: place for place, key in enumerate(self.keys)}
-        old_row = np.array([before.get(key, -1) for key in keys], dtype=np.intp)
-        self.keys, self._rows = keys, rows
+        order: list[Key | Row] = [*keys, *flows]
+        before = {key: place for place, key in enumerate(self._order)}
+        old_row = np.array([before.get(key, -1) for key in order], dtype=np.intp)
+        self.keys, self._rows, self._order = keys, rows, order
+        alike: dict[Row, list[int]] = {row: [] for row in flows}
+        for place, row in enumerate(rows[: len(keys)]):
+            if row in alike:
+                alike[row].append(place)
+        self.alike = list(alike.values())
         if not rows:
             self.localiser = None
             return None
-        paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())})
+        paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())}, len(keys))
         self.localiser = (
             Localiser(paths, SETTINGS) if self.localiser is None else self.localiser.with_paths(paths, old_row)
         )
@@ -66,12 +89,12 @@ class Ground:
         return peer, peer.paths[uplink, label]
 
     def over(self, verdict: Verdict) -> list[Key]:
-        """The paths over the element of a verdict."""
+        """The probed paths over the element of a verdict."""
         if self.localiser is None:
             return []
         paths = self.localiser.paths
         number = np.array([paths.elements.index[verdict.element]], dtype=np.intp)
-        return [self.keys[row] for row in paths.crossing(number)[0].tolist()]
+        return [self.keys[row] for row in paths.crossing(number)[0].tolist() if row < len(self.keys)]
 
     def only_large(self, verdict: Verdict) -> bool:
         """Whether all that fails over the element fails for large packets alone."""

@@ -19,6 +19,8 @@ import numpy as np
 from linkpass.core import events as ev
 from linkpass.core.diagnosis import hearsay
 from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts, Entry, Key
+from linkpass.core.diagnosis.flow_rows import FlowRows
+from linkpass.core.diagnosis.flow_ways import FlowWays
 from linkpass.core.diagnosis.ground import Ground
 from linkpass.core.diagnosis.localise import Localiser, Window
 from linkpass.core.diagnosis.naming import Naming, Peers
@@ -42,7 +44,8 @@ class Diagnosis:
     def __init__(self, world: World, tray: Tray, peers: Peers) -> None:
         self._world = world
         self.due_s: float | None = None
-        self._accounts, self._ground = Accounts(world), Ground(world)
+        self._accounts, self._ways, self._flow_rows = Accounts(world), FlowWays(world, tray), FlowRows()
+        self._ground = Ground(world, self._ways)
         self._naming = Naming(world, tray, self._ground, peers)
         self._tally: dict[Key, list[float]] = {}
         """Packets sent and lost by each path since news has been bad: the localiser's memory holds some from before."""
@@ -50,6 +53,8 @@ class Diagnosis:
         self._news_s = float("-inf")
         self._woke_s = float("-inf")
         """When, after a quiet time, news was bad again."""
+        self._flows_anew = True
+        """What flows have shown before is not evidence any more."""
 
     def hear(self, event: ev.Event, now_s: float) -> None:
         """Take what an event says of paths, after the rest of the core has taken it."""
@@ -58,6 +63,16 @@ class Diagnosis:
                 self._wake(now_s, now_s + PACE_S)
         elif isinstance(event, ev.FlowWindow):
             self._accounts.flows(event)
+            self._ways.told(event, now_s)
+            # What is told before its way is known is what a flow was chosen for: it would count chance as a sign.
+            known = (one for one in event.counts if self._ways.hops(event.peer, one.flow) is not None)
+            self._flow_rows.take(event.peer, known, now_s)
+        elif isinstance(event, ev.FlowsLosing):
+            self._ways.losing(event, now_s)
+        elif isinstance(event, ev.FlowsTraced):
+            self._ways.traced(event, now_s)
+        elif isinstance(event, ev.LabelsTraced):
+            self._ways.labels_traced(event)
         elif isinstance(event, ev.PathEvidence):
             if self._accounts.evidence(event, now_s):
                 # One interval more, and the evidence of other paths over the same element is there as well.
@@ -73,6 +88,7 @@ class Diagnosis:
         over = self._naming.clear(wanted, now_s)
         keys = (key for one in over for key in self._ground.over(one))
         self._accounts.void(self._ground.keys if wanted is None else keys)
+        self._flows_anew = True
         ended = {one.element for one in over}
         still = () if wanted is None else self._world.findings
         self._world.findings = tuple(one for one in still if one.element not in ended)
@@ -81,7 +97,7 @@ class Diagnosis:
     def _wake(self, now_s: float, at_s: float) -> None:
         if self.due_s is None:
             self._tally.clear()
-            self._woke_s = now_s
+            self._woke_s, self._flows_anew = now_s, True
         self._news_s = now_s
         self.due_s = at_s if self.due_s is None else min(self.due_s, at_s)
 
@@ -98,11 +114,13 @@ class Diagnosis:
         else:
             self.due_s = None
             self._accounts.rest()
+            self._flow_rows.rest()
 
     def _window(self, localiser: Localiser, now_s: float) -> tuple[Verdict, ...]:
         keys, elements = self._ground.keys, localiser.paths.elements
-        sent, lost, queued = np.zeros((3, len(keys)))
-        mute, anew = np.zeros((2, len(keys)), dtype=bool)
+        sent, lost, queued = np.zeros((3, len(localiser.paths)))
+        mute, anew = np.zeros((2, len(localiser.paths)), dtype=bool)
+        probes = np.zeros((2, len(keys)))
         span_s = now_s - self._ran_s
         # Paths that lose are counted from their first loss on. What others carried before would acquit all that they
         # cross of a fault that is younger than that, and leave the blame to what only the counted ones cross.
@@ -113,7 +131,16 @@ class Diagnosis:
             sent[place], lost[place] = entry.sent, entry.lost
             mute[place], anew[place] = entry.mute, entry.anew
             queued[place] = float(path.evidence == "queueing")
+            probes[:, place] = entry.probes
             self._count(key, entry, now_s)
+        if self._ground.flows:
+            flows = self._flow_rows.weigh(
+                localiser.paths, self._ground.flows, probes, queued[: len(keys)], now_s, min(span_s, LONG_S)
+            )
+            sent[len(keys) :], lost[len(keys) :] = flows
+            # A way is whole again when a probed path that goes the same way is.
+            anew[len(keys) :] = [self._flows_anew or anew[same].any() for same in self._ground.alike]
+            self._flows_anew = False
         hints = hearsay.hints(self._world, localiser.paths, now_s)
         hinted = {hint.element for hint in hints}
         said = localiser.window(Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew))

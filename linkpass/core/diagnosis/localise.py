@@ -52,6 +52,8 @@ class Window:
     anew: Flags | None = None
 
 
+NEVER_NATS = 1e9
+"""The cost of what is not to be blamed."""
 FLAGGED_RATIO = 0.01
 """Paths that seem to queue though nothing on them is congested."""
 
@@ -85,7 +87,7 @@ class Localiser:
         sent, lost = self._evidence(crowded)
         if seen.mute is not None:
             sent[seen.mute] = lost[seen.mute] = 0.0
-        search = Search(self.paths, sent, lost, self._healthy, self._costs())
+        search = Search(self.paths, sent, lost, self._healthy, self._costs(lost))
         blamed = search.run()
         since_s = self._ages.since_s(blamed, lost, self.now_s)
         told = [self._verdict(search, one, began_s) for one, began_s in zip(blamed, since_s, strict=True)]
@@ -125,10 +127,14 @@ class Localiser:
         sent[unsaid] = lost[unsaid] = 0.0  # of the latter the next packet tells whether they have fallen silent
         return sent, lost
 
-    def _costs(self) -> Floats:
-        if not self._hints:
+    def _costs(self, lost: Floats) -> Floats:
+        weak = self.paths.weak.any()
+        if not self._hints and not weak:
             return self._cost
         cost = self._cost.copy()
+        if weak:
+            shown, every = np.flatnonzero((lost > 0) & ~self.paths.weak), np.arange(len(cost))
+            cost[~self.paths.any_over(every, shown)] = NEVER_NATS
         for element, known in self._hints.items():
             cost[element] -= known.hint.nats
         return cost
@@ -136,9 +142,10 @@ class Localiser:
     def _congestion(self) -> tuple[tuple[Verdict, ...], Ints]:
         """Directions on which a queue stands, and the paths over them: the same search, queues in place of losses."""
         none, queued, looked = np.zeros(0, dtype=np.intp), self._memory.queued, self._memory.looked
+        looked = np.where(self.paths.weak, 0.0, looked)  # of a flow it is not known whether it waits
         if not (queued > 0.5).any():
             return (), none
-        cost = np.where(self.paths.elements.kind == 0, self.settings.cost_nats[0], 1e9)
+        cost = np.where(self.paths.elements.kind == 0, self.settings.cost_nats[0], NEVER_NATS)
         falsely = np.full(len(self.paths), FLAGGED_RATIO)
         alike = looked[0] == looked.min() == looked.max()  # a path that is new was looked at less
         expected = self._crossing * (looked[0] * FLAGGED_RATIO) if alike else None

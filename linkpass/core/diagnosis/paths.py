@@ -15,15 +15,18 @@ class Paths:
     """A set of paths that stays for many windows. Building it sorts all crossings: once a set, not once a window.
 
     `directions`: one row a path, -1 where it is shorter. `holes`: paths of which a part is unknown (a mute hop, a lost
-    trace): they acquit what they are known to cross and accuse nobody. `large`: paths probed with large packets."""
+    trace): they acquit what they are known to cross and accuse nobody. `large`: paths probed with large packets.
+    `weak`: paths of flows that are not probed: they accuse nobody by themselves."""
 
     def __init__(
-        self, elements: Elements, directions: Ints, *, holes: Flags | None = None, large: Flags | None = None
-    ) -> None:
+        self, elements: Elements, directions: Ints, *, holes: Flags | None = None, large: Flags | None = None,
+        weak: Flags | None = None,
+    ) -> None:  # fmt: skip
         self.elements = elements
         count = len(directions)
         self.holes = np.zeros(count, dtype=bool) if holes is None else holes
         self.large = np.zeros(count, dtype=bool) if large is None else large
+        self.weak = np.zeros(count, dtype=bool) if weak is None else weak
         self.lengths = (directions >= 0).sum(axis=1)
         self._by_path = self._keys(directions)
         self._columns = [np.where(way < 0, elements.keys, way) for way in directions.T]
@@ -32,6 +35,10 @@ class Paths:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def ways(self, rows: Ints) -> Ints:
+        """The directions of some paths, one row a path; `elements.keys` where it is shorter."""
+        return np.stack([column[rows] for column in self._columns], axis=1)
 
     def go_as(self, rows: Ints, other: Paths, there: Ints) -> Flags:
         """Whether `rows` go the way that the rows `there` of `other` go, as far as both are known. Elements are matched

@@ -37,9 +37,9 @@ class Row:
         return [(a, b, "" if n else self.uplink) for n, (a, b) in near if a is not None and b is not None]
 
 
-def traced(rows: Sequence[Row], hosts: Iterable[str]) -> Paths:
+def traced(rows: Sequence[Row], hosts: Iterable[str], probed: int | None = None) -> Paths:
     """The rows as paths, in their order, over the elements that they show. `hosts`: names of nodes that are hosts; all
-    others are switches."""
+    others are switches. `probed`: of how many rows paths are probed; those after them are of flows."""
     known = set(hosts)
     names = dict.fromkeys(name for row in rows for name in row.nodes if name is not None)
     nodes = tuple(Node(name, "host" if name in known else "switch") for name in names)
@@ -51,7 +51,8 @@ def traced(rows: Sequence[Row], hosts: Iterable[str]) -> Paths:
         numbers = [elements.index[links[_key(*step)].direction(step[0])] for step in row.steps()]
         directions[place, : len(numbers)] = numbers
     holes = np.array([row.hole for row in rows], dtype=bool)
-    return Paths(elements, directions, holes=holes)
+    weak = np.arange(len(rows)) >= (len(rows) if probed is None else probed)
+    return Paths(elements, directions, holes=holes, weak=weak)
 
 
 @dataclass(frozen=True, slots=True)

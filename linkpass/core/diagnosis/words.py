@@ -13,9 +13,15 @@ WEIGHED = 3
 
 def evidence_of(search: Search, one: Blamed) -> tuple[str, ...]:
     rows, _ = search.paths.crossing(np.array([one.element], dtype=np.intp))
-    lossy = rows[search.k[rows] > 0]
-    sent, lost = search.n[one.hit].sum(), search.k[one.hit].sum()
+    weak = search.paths.weak
+    flows, rows = rows[weak[rows] & (search.n[rows] > 0)], rows[~weak[rows]]
+    lossy, hit = rows[search.k[rows] > 0], one.hit[~weak[one.hit]]
+    sent, lost = search.n[hit].sum(), search.k[hit].sum()
     told = [f"{len(lossy)} of the {len(rows)} observed paths over it lose: {lost:.0f} of {sent:.0f} packets"]
+    if len(flows):
+        again = int((search.k[flows] > 0).sum())
+        weighed = f"weighed as {search.k[flows].sum():.1f} of {search.n[flows].sum():.0f} packets"
+        told.append(f"flows of the job send again on {again} of their {len(flows)} traced ways over it, {weighed}")
     if one.scope == "partial":
         told.append(f"a part of its paths only, about {one.share:.0%}: others over it are clean")
     elif one.scope == "large":
@@ -25,7 +31,8 @@ def evidence_of(search: Search, one: Blamed) -> tuple[str, ...]:
 
 def ruled_out(search: Search, one: Blamed, among: Set[int]) -> tuple[str, ...]:
     """The elements that share most of the losing paths, and why it is not they."""
-    shown = one.hit[search.k[one.hit] > 0]
+    weak = search.paths.weak
+    shown = one.hit[(search.k[one.hit] > 0) & ~weak[one.hit]]
     if not len(shown):
         return ()
     elements = search.paths.elements
@@ -37,6 +44,7 @@ def ruled_out(search: Search, one: Blamed, among: Set[int]) -> tuple[str, ...]:
         if key in mine or not covered[key] or len(told) == WEIGHED:
             continue
         rows, _ = search.paths.crossing(np.array([key], dtype=np.intp))
+        rows = rows[~weak[rows]]
         clean = int((search.k[rows] == 0).sum())
         missing = len(shown) - int(covered[key])
         why = [f"{clean} of its {len(rows)} paths are clean"] if clean else []

@@ -3,8 +3,9 @@
 A trace's packets have the protocol, addresses and ports of the probes and leave pinned to an uplink, so they take the
 path that a probe with that label takes; those of a tunnel have its outer header, whose hop limit counts. They carry hop
 limits short of the host: the number of hops is found first, with a few packets, as the farthest hop that answers.
-Copies of a real flow's header carry its ports; with ACK alone (no RST, SYN or FIN), a sequence number of ours and a
-wrong checksum they are dropped should one ever arrive.
+Copies of a real flow's header carry its label and ports, and go where the flow goes; their hop limits end short of the
+host. Should one arrive it does no harm: a receiver checks the checksum, which is wrong, and drops the segment before it
+looks at the connection (RFC 9293, section 3.1, MUST-3); beside, it has ACK alone (no RST, SYN or FIN).
 
 The answer quotes the packet (RFC 4443, section 3.3; RFC 1812, section 4.3.2.3), and with it a number of ours that says
 which question it belongs to. One raw ICMP socket hears them all. Error queues of sockets (IP_RECVERR) take half of the
@@ -22,8 +23,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from linkpass.core.commands import CompareFlows, ResolveUplinks, TraceLabels
-from linkpass.core.events import Event, FlowCompared, ResolveFailed, TraceFailed, UplinksResolved
+from linkpass.core.commands import CompareFlows, ResolveUplinks, TraceFlows, TraceLabels
+from linkpass.core.events import (
+    Event,
+    FlowCompared,
+    FlowsTraced,
+    FlowsUntraced,
+    ResolveFailed,
+    TraceFailed,
+    UplinksResolved,
+)  # fmt: skip
 from linkpass.core.settings import CoreSettings
 from linkpass.edges.traces.asking import Asker
 from linkpass.edges.traces.names import Names
@@ -139,6 +148,24 @@ class TraceEdge:
             self._emit(ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(why)))
         else:
             self._emit(UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=uplink_of))
+
+    async def trace_flows(self, command: TraceFlows) -> None:
+        """Emits FlowsTraced or FlowsUntraced; nothing while an earlier command for the same is waiting for its turn."""
+        asked = f"flows {command.peer}", command.uplink
+        if asked in self._waiting:
+            return
+        self._waiting.add(asked)
+        try:
+            async with self._busy.setdefault(command.uplink, asyncio.Lock()):
+                hops = await self._tracer.trace_flows(command)
+        except UnanswerableError as why:
+            self._emit(
+                FlowsUntraced(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, why=str(why))
+            )  # fmt: skip
+        else:
+            self._emit(FlowsTraced(cmd_id=command.cmd_id, peer=command.peer, uplink=command.uplink, hops=hops))
+        finally:
+            self._waiting.discard(asked)
 
     async def compare(self, command: CompareFlows, flows: Iterable[FlowKey]) -> None:
         """Emits one FlowCompared for each of up to MAX_FLOWS flows; one without a verdict when there is no flow."""

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from linkpass.core.commands import TraceLabels
-from linkpass.core.events import LabelsTraced, TraceNote
+from linkpass.core.commands import TraceFlows, TraceLabels
+from linkpass.core.events import FlowAt, LabelsTraced, TraceNote
 from linkpass.edges.traces import telling
 from linkpass.edges.traces.allowance import Allowances, Way
 from linkpass.edges.traces.asking import ANSWER_S, TRIES, Answer, Asker, Batch
@@ -76,6 +76,36 @@ class Tracer:
             if question.hop == 1:
                 self._names.met(uplink, answer.who)
         return self._told(command, questions, answers, sprayed, length)
+
+    async def trace_flows(self, command: TraceFlows) -> tuple[tuple[FlowAt, tuple[str | None, ...]], ...]:
+        """The ways of flows as far as the known way is long; who limits his answers is asked no more than he gives.
+        Raises UnanswerableError. The neighbour is who he is for all, and asked only when nobody knows him yet."""
+        dst, uplink, flows = ipaddress.ip_address(command.peer).packed, command.uplink, command.flows
+        way = dst, uplink
+        length = await self.length(way, (flows[0].label,))
+        nearest = 1 if self._names.first(uplink) is None else 2
+        asked = {one: [self._copy(one, hop) for hop in range(nearest, length + 1)] for one in flows}
+        questions = [question for some in asked.values() for question in some]
+        with self._asker.batch(dst) as batch:
+            free, held = self._limits.split(way, questions, self._asker.now_s())
+            await self._asker.put(batch, [*free, *held])
+            self._limits.learn(way, held, batch.answers)
+            await self._asker.put(batch, [question for question in free if question not in batch.answers])
+        shared, neighbour = telling.shared(batch.answers), self._neighbour(uplink, batch.answers)
+        traced = []
+        for flow in flows:
+            hops: list[str | None] = []
+            for hop in range(1, length + 1):
+                answer = neighbour if hop == 1 else batch.answers.get(self._copy(flow, hop))
+                known = answer is not None and not self.sprays(uplink, hop) and answer.who not in shared.get(hop, ())
+                hops.append(self._names.at(answer.who, uplink, hop) if answer is not None and known else None)
+            traced.append((flow, tuple(hops)))
+        return tuple(traced)
+
+    def _copy(self, flow: FlowAt, hop: int) -> Question:
+        """Of a flow's header; what has the probes' ports on both sides is a probe."""
+        copy = not flow.sport == flow.dport == self._port
+        return Question(flow.uplink, flow.label, hop, flow.sport, flow.dport, copy)
 
     def _is_whole(self, way: Way, batch: Batch, length: int) -> bool:
         """Whether the last hop still is the last: it answers, or is known to answer seldom, and nobody beyond it."""
