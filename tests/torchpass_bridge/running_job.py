@@ -26,7 +26,8 @@ from torchpass_bridge.wire import Answer, Ask, Entry, Job, Status
 
 KEY = "a key that the whole job knows"
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["job_script"])
+_context.set_forkserver_preload(["__main__", "job_script", "torch._dynamo"])
+"""Each would load these for itself else: pytest, as its parent's program, and what torch's first optimizer asks for."""
 
 PATIENCE_S = 120.0
 LIMITS = Limits(silent_s=1.5, gone_s=0.4)

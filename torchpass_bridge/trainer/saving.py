@@ -62,12 +62,15 @@ class Saver:
 
     def __init__(self, settings: Settings, tell: Tell) -> None:
         self._settings, self._tell = settings, tell
+        self._saying = threading.Lock()
         self.begun = (0, 0)
         self.publishing = (0, 0)
 
     def begin(self, save: Save, take: Callable[[], Taken]) -> None:
         """Call where the step is the one to be saved. It comes back when the state may change again."""
-        key = self.begun = (save.number, save.attempt)
+        key = (save.number, save.attempt)
+        with self._saying:
+            self.begun = key
         began_s = time.perf_counter()
         try:
             taken = take()
@@ -77,11 +80,13 @@ class Saver:
         _log.info(
             "snapshot %d: step %d taken in %.0f ms", *key[:1], save.at_step, (time.perf_counter() - began_s) * 1e3
         )
-        self._tell(saved=(*key, ""))
+        self._say(key, saved=(*key, ""))
         self._in_thread(key, lambda: self._write(save, taken))
 
     def publish(self, save: Save) -> None:
-        key = self.publishing = (save.number, save.attempt)
+        key = (save.number, save.attempt)
+        with self._saying:
+            self.publishing = key
         self._in_thread(key, lambda: self._publish(save))
 
     def _in_thread(self, key: tuple[int, int], work: Callable[[], None]) -> None:
@@ -96,7 +101,13 @@ class Saver:
     def _failed(self, key: tuple[int, int], error: BaseException) -> None:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         _log.warning("snapshot %d: %s", key[0], why)
-        self._tell(unsaved=(*key, why))
+        self._say(key, unsaved=(*key, why))
+
+    def _say(self, key: tuple[int, int], **news: Any) -> None:
+        """Unless a later one has begun: a status has room for one, and an earlier one's thread may be slower."""
+        with self._saying:
+            if key >= max(self.begun, self.publishing):
+                self._tell(**news)
 
     def _root(self, save: Save) -> Path:
         settings = self._settings
@@ -124,7 +135,8 @@ class Saver:
         names = [f"{told.folder}/{path.name}" for told in tensors for path in (root / told.folder).iterdir()]
         files = snapshot.measured(root, names + [note.name for note in notes])
         part = snapshot.Part(rank, self._settings.id, taken.fit, tuple(tensors), tuple(notes), files)
-        self._tell(saved=(save.number, save.attempt, snapshot.write_part(root, part)))
+        key, digest = (save.number, save.attempt), snapshot.write_part(root, part)
+        self._say(key, saved=(*key, digest))
 
     def _publish(self, save: Save) -> None:
         settings, now_unix_s = self._settings, time.clock_gettime(time.CLOCK_REALTIME)
@@ -133,7 +145,8 @@ class Saver:
             root, settings.job, save.at_step, save.number, save.cause, save.publish, now_unix_s, settings.world
         )
         _log.info("snapshot %d: published as %s", save.number, path)
-        self._tell(published=(save.number, save.attempt, str(path)))
+        key = (save.number, save.attempt)
+        self._say(key, published=(*key, str(path)))
         for gone in snapshot.tidy(path.parent, settings.snapshots_kept, save.number, now_unix_s):
             _log.info("removed %s", gone)
 
