@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.elements import Elements
 from linkpass.core.diagnosis.localise import Localiser, Settings
-from linkpass.core.diagnosis.traced import Row, traced
+from linkpass.core.diagnosis.traced import Row, Step, numbered, traced
 from linkpass.core.diagnosis.verdict import Verdict
 from linkpass.core.events import FAILING
 
@@ -30,31 +31,50 @@ class Ground:
         self.keys: list[Key] = []
         self.localiser: Localiser | None = None
         self._rows: list[Row] = []
+        self._numbers: dict[Step, int] | None = None
 
-    def look(self) -> Localiser | None:
-        """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known."""
+    def look(self, more: Iterable[Key] = ()) -> Localiser | None:
+        """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known. `more`:
+        paths that are to be looked at beside those in use."""
+        table, host = self._world.table, self._world.settings.host
+        used = [(peer.address, *path.key) for peer in table.peers.values() for path in peer.used()]
         keys: list[Key] = []
         rows: list[Row] = []
-        host = self._world.settings.host
-        for peer in self._world.table.peers.values():
-            for path in peer.used():
-                row = Row(path.uplink, (host, *(path.hops or (None,)), peer.title()))
-                if path.hops is not None and row.steps():
-                    keys.append((peer.address, *path.key))
-                    rows.append(row)
+        for key in dict.fromkeys((*used, *more)):
+            path = table.find(*key)
+            if path is not None and path.hops is not None and (row := self._row(key)).steps():
+                keys.append(key)
+                rows.append(row)
         if rows == self._rows and keys == self.keys:
             return self.localiser
         before = {key: place for place, key in enumerate(self.keys)}
         old_row = np.array([before.get(key, -1) for key in keys], dtype=np.intp)
-        self.keys, self._rows = keys, rows
+        self.keys, self._rows, self._numbers = keys, rows, None
         if not rows:
             self.localiser = None
             return None
-        paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())})
+        paths = traced(rows, {host, *(peer.title() for peer in table.peers.values())})
         self.localiser = (
             Localiser(paths, SETTINGS) if self.localiser is None else self.localiser.with_paths(paths, old_row)
         )
         return self.localiser
+
+    def _row(self, key: Key) -> Row:
+        peer, path = self.path(key)
+        return Row(path.uplink, (self._world.settings.host, *(path.hops or (None,)), peer.title()))
+
+    def crosses(self, key: Key) -> set[int]:
+        """The keys of elements that a traced path crosses, as far as paths that are looked at cross them."""
+        if self.localiser is None:
+            return set()
+        elements = self.localiser.paths.elements
+        if self._numbers is None:
+            self._numbers = numbered(self._rows, elements)
+        steps = self._row(key).steps()
+        nodes = {
+            elements.directions + elements.nodes[name] for step in steps for name in step[:2] if name in elements.nodes
+        }
+        return nodes | {self._numbers[step] for step in steps if step in self._numbers}
 
     @property
     def elements(self) -> Elements | None:
