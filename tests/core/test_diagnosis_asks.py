@@ -155,7 +155,7 @@ def test_what_is_asked_is_bounded_ends_and_is_asked_once(direction: str, mode: s
     assert len(sim.paths) <= asking.MOST_IN_ALL
     assert sim.telling == frozenset() and sim.core.world.extra == {}
     last_s = max(at_s for at_s, telling in sim.asked if telling)
-    assert last_s - began_s < asking.LAST_S + 1.0
+    assert last_s - began_s < asking.LATEST_S
 
 
 def test_what_fails_anew_is_asked_about_anew() -> None:

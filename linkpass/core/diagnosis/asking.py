@@ -23,6 +23,7 @@ from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.saying import NOTHING_RATIO
 from linkpass.core.diagnosis.verdict import Verdict
 from linkpass.core.events import FAILING
+from linkpass.core.extra import SLOWER
 
 if TYPE_CHECKING:
     from linkpass.core.diagnosis.ground import Ground
@@ -32,13 +33,14 @@ MOST: Final = 16
 """Paths probed at one time, over all suspicions."""
 MOST_IN_ALL: Final = 64
 """And one after the other, until all news is good again or a path in use fails anew."""
-LAST_S: Final = 2.0
-"""So long after the first of them the last ones are dropped, whatever they have told."""
-TOGETHER_S: Final = 0.15
+TOGETHER_S, TOGETHER = 0.15, 4
 """That a path is whole is known after its first probe, that it is hit after its third: what was asked together counts
-together, or after so long, else what is hit would seem rarer than it is."""
-MUTE_S: Final = 0.5
-"""A path that has told nothing for so long will not."""
+together, or after so long and so many probes, else what is hit would seem rarer than it is."""
+MUTE_S, MUTE = 0.5, 8
+"""A path that has told nothing for so long, and in so many probes, will not."""
+LAST_S, LAST, LATEST_S = 2.0, 16, 10.0
+"""So long after the first of them, and so many probes of each, the last ones are dropped, whatever they have told; in
+any case after `LATEST_S`."""
 MOST_FINDINGS: Final = 3
 """Where more is suspected at one time something greater fails, and the paths in use tell what."""
 LOOKED_AT: Final = 2000
@@ -114,6 +116,8 @@ class Asking:
         """The paths in use that have failed since all was good: what they leave open is asked once."""
         self._about: set[Key] = set()
         """Those of them about which something is asked now."""
+        self._known: tuple[object, ...] = ()
+        """What the last choice was made from: as long as nothing is learnt it would be the same."""
         self.told: dict[Key, None] = {}
         """Paths whose answer counts as long as this is looked into, also those that are not probed any more."""
 
@@ -123,9 +127,9 @@ class Asking:
 
     def hear(self, now_s: float) -> tuple[Key, ...]:
         """Before a run of the localiser: the paths that have told something."""
-        world = self._world
+        world, wait_s = self._world, self._span_s(TOGETHER_S, TOGETHER)
         known = {key for key in world.extra if (path := world.table.find(*key)) and path.evidence != "unknown"}
-        waits = {since_s for key, since_s in world.extra.items() if key not in known and now_s < since_s + TOGETHER_S}
+        waits = {since_s for key, since_s in world.extra.items() if key not in known and now_s < since_s + wait_s}
         self.told.update(
             dict.fromkeys(key for key, since_s in world.extra.items() if key in known and since_s not in waits)
         )
@@ -148,7 +152,7 @@ class Asking:
             self._end()
         elif asked and len(asked) <= MOST_FINDINGS and (news or self._until_s is not None):
             if self._until_s is None:
-                self._until_s = now_s + LAST_S
+                self._until_s = now_s + min(LATEST_S, self._span_s(LAST_S, LAST))
             self._ask(asked, now_s)
         return set(self._world.extra) != before
 
@@ -163,6 +167,7 @@ class Asking:
         self._world.extra.clear()
         self._asked.clear()
         self._about.clear()
+        self._known = ()
         self.told.clear()
         self._until_s = None
 
@@ -171,14 +176,18 @@ class Asking:
         paths = (self._world.table.find(*key) for key in self._about)
         return any(path is None or path.evidence not in FAILING for path in paths)
 
+    def _span_s(self, least_s: float, probes: int) -> float:
+        return max(least_s, probes * SLOWER * self._world.settings.probing.interval_s * self._world.stretch)
+
     def _let_go(self, now_s: float) -> None:
         """Of what has told that it is not hit no more is needed; what is hit is looked at until it is whole again."""
+        mute_s = self._span_s(MUTE_S, MUTE)
         for key, since_s in list(self._world.extra.items()):
             path = self._world.table.find(*key)
             if key in self.told:
                 done = path is None or path.evidence == "good"
             else:
-                done = now_s >= since_s + MUTE_S
+                done = now_s >= since_s + mute_s
             if done:
                 del self._world.extra[key]
 
@@ -199,6 +208,10 @@ class Asking:
 
     def _ask(self, asked: Sequence[Verdict], now_s: float) -> None:
         extra = self._world.extra
+        known = (len(self.told), tuple((one.element, one.others, _alone(one)) for one in asked))
+        if known == self._known:
+            return
+        self._known = known
         room = min(MOST - len(extra), MOST_IN_ALL - len(self._asked))
         for number, one in enumerate(asked):
             wanted = self._for(one, -(-room // (len(asked) - number)))
