@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.saying import NOTHING_RATIO
 from linkpass.core.diagnosis.verdict import Verdict
-from linkpass.core.events import FAILING
 from linkpass.core.extra import SLOWER
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class Asking:
     def _healed(self) -> bool:
         """Whether one of the paths gets through again: what others have told is of before."""
         paths = (self._world.table.find(*key) for key in self._about)
-        return any(path is None or path.evidence not in FAILING for path in paths)
+        return any(path is None or path.evidence != "blackhole" for path in paths)
 
     def _span_s(self, least_s: float, probes: int) -> float:
         return max(least_s, probes * SLOWER * self._world.settings.probing.interval_s * self._world.stretch)
@@ -195,16 +194,20 @@ class Asking:
         """Whether a few packets on more paths can tell more of it: it lets nothing through, and peers answer."""
         if one.kind == "congestion" or one.loss_ratio < NOTHING_RATIO or self._ground.only_large(one):
             return False
-        return any(peer.silent_since_s is None for peer in self._ground.failing_peers(one))
+        return any(peer.silent_since_s is None for peer in self._ground.failing_peers(one)) and bool(self._dead(one))
 
     def _news(self, asked: Sequence[Verdict]) -> bool:
         """Whether a path in use fails that had not failed when the last question was put."""
-        failing = {key for one in asked for key in self._ground.over(one) if key not in self.told}
-        failing = {key for key in failing if self._ground.path(key)[1].evidence in FAILING}
+        failing = set().union(*map(self._dead, asked))
         news = not failing <= self._failing
         self._failing |= failing
         self._about = failing | (self._about if self.asks else set())
         return news
+
+    def _dead(self, one: Verdict) -> set[Key]:
+        """The paths in use over it that let nothing through."""
+        over = (key for key in self._ground.over(one) if key not in self.told)
+        return {key for key in over if self._ground.path(key)[1].evidence == "blackhole"}
 
     def _ask(self, asked: Sequence[Verdict], now_s: float) -> None:
         extra = self._world.extra
