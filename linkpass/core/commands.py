@@ -53,12 +53,16 @@ class MoveFlows(Command, frozen=True):
 
 
 class ProbeTarget(msgspec.Struct, frozen=True):
-    """One path to be probed: pinned to an uplink, with a label, every `interval_s`."""
+    """One path to be probed: pinned to an uplink, with a label, every `interval_s`.
+
+    `telling`: for a moment only, to tell suspects apart. It is judged from its first probe on, also if it never
+    answers, and has no large probes."""
 
     peer: str
     uplink: str
     label: int
     interval_s: float
+    telling: bool = False
 
 
 class SetProbes(Command, frozen=True):

@@ -32,7 +32,8 @@ full queue within some round trips: where LOST_MOST_RATIO and more is lost for o
 loses it, and nothing is set aside any more. Else a link that fails would be safe for as long as its packets come late,
 for whatever reason they do.
 
-Nothing is `unknown` that ever answered and nothing else is: a path that never answered is not down.
+Nothing is `unknown` that ever answered and nothing else is: a path that never answered is not down. Only one that is
+probed to tell suspects apart may be found a blackhole before: it is asked for that very answer.
 """
 
 from __future__ import annotations
@@ -238,17 +239,18 @@ class PathDetector:
     FULL_S = 0.3
     """A queue that lets nothing through for so long is none."""
     __slots__ = (
-        "_answered", "_full", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_ratios", "_run", "_run_lost",
-        "_run_sent", "_settings", "aside", "calm", "loss_ratio", "verdict",
+        "_answered", "_at_once", "_full", "_heard_s", "_judge_from_s", "_loss", "_queue", "_quiet", "_ratios", "_run",
+        "_run_lost", "_run_sent", "_settings", "aside", "calm", "loss_ratio", "verdict",
     )  # fmt: skip
 
-    def __init__(self, settings: Detection, now_s: float, *, ratios: bool = True) -> None:
-        """`ratios`: judge the ratio of losses as well as runs of them."""
-        self._ratios = ratios
+    def __init__(self, settings: Detection, now_s: float, *, ratios: bool = True, at_once: bool = False) -> None:
+        """`ratios`: judge the ratio of losses as well as runs of them. `at_once`: judge from the first probe on, also
+        if none is ever answered."""
+        self._ratios, self._at_once = ratios, at_once
         self._run = LossRun(settings)
         self._loss = PooledLoss(settings)
         self._queue = StandingQueue(settings)
-        self._judge_from_s = now_s + settings.grace_s
+        self._judge_from_s = now_s if at_once else now_s + settings.grace_s
         self._settings = settings
         self._answered = False
         self._heard_s = -math.inf
@@ -287,9 +289,10 @@ class PathDetector:
         from elsewhere. A call with all zero changes nothing."""
         self.aside = 0
         if not self._answered:
-            if not sent > lost:
+            if sent > lost:
+                self._answered = True
+            elif not (self._at_once and self._run.update(sent, lost, missing)):
                 return None
-            self._answered = True
         elif now_s >= self._judge_from_s:
             if queueing_s is not None:
                 self._queue.update(now_s, queueing_s)

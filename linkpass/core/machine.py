@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from linkpass.core import congestion, crowd, flows, health, hosts, ports, relief, roce, steer, survey, tracing
+from linkpass.core import congestion, crowd, extra, flows, health, hosts, ports, relief, roce, steer, survey, tracing
 from linkpass.core import events as ev
 from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
 from linkpass.core.desired import Wish
@@ -117,7 +117,8 @@ class Core:
             if self.world.decide_at_s is not None and now_s >= self.world.decide_at_s:
                 self._decide(now_s)
             if self._diagnosis is not None:  # first move, then find the words
-                self._diagnosis.turn(now_s)
+                if self._diagnosis.turn(now_s):
+                    self._survey_soon(now_s)
                 hosts.follow(self.world, self._tray, now_s)
         self._follow_members(now_s)
         if self._survey_at_s is not None and self._survey_at_s <= now_s:
@@ -185,6 +186,8 @@ class Core:
         self._survey_soon(now_s)
 
     def _on_evidence(self, event: ev.PathEvidence, now_s: float) -> None:
+        if extra.take(self.world, event):
+            return
         judged = congestion.take(self.world, event, now_s)
         if judged is not None:
             health.on_evidence(self.world, self._tray, judged, now_s)

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
+from linkpass.core import extra
 from linkpass.core.commands import CompareFlows, ProbeTarget, ResolveUplinks, SetProbes, TraceLabels
 from linkpass.core.events import FlowCompared, PeerTunnels, ResolveFailed, UplinksResolved
 from linkpass.core.paths import Peer
@@ -217,6 +218,7 @@ def plan(world: World, now_s: float) -> tuple[ProbeTarget, ...]:
         interval_s = wanted_interval_s(world, peer)
         for uplink, label in peer.in_use:
             targets.append(ProbeTarget(peer.address, uplink, label, interval_s))
+        targets += extra.targets(world, peer, interval_s, now_s)
     return tuple(targets)
 
 
@@ -238,7 +240,7 @@ def _stretched(world: World, targets: Iterable[ProbeTarget]) -> float:
     rates = []
     for target in targets:
         rates.append((target.uplink, target.interval_s))
-        if probing.large_ratio > 0 and target.interval_s <= FAST_S:
+        if probing.large_ratio > 0 and target.interval_s <= FAST_S and not target.telling:
             rates.append((target.uplink, target.interval_s / probing.large_ratio))
     return stretch(rates, probing.max_packets_per_s, probing.max_link_packets_per_s)
 

@@ -104,6 +104,9 @@ class World:
         """Uplinks over which our own group's routes lead, as last told; empty: never told."""
         self.away: dict[str, str] = {}
         """Uplinks that decisions have taken traffic from -> the cause: the way back belongs to the same story."""
+        self.extra: dict[tuple[str, str, int], float] = {}
+        """(peer, uplink, label) of paths that are probed beside those in use for a moment, to tell suspects apart ->
+        since when."""
         self.planned: frozenset[tuple[str, str, int]] = frozenset()
         self.stretch = 1.0
         """By what the intervals of the plan are longer than asked, to keep the packet limits."""

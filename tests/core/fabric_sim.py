@@ -101,6 +101,8 @@ class FabricSim:
         """How often labels were programmed."""
         self.targets: dict[tuple[str, str, int], float] = {}
         self.evidence: dict[tuple[str, str, int], str] = {}
+        self.telling: frozenset[tuple[str, str, int]] = frozenset()
+        """Those of the targets that are judged also if they never answer."""
         self.log: list[tuple[float, cmd.Command]] = []
         self.events: list[tuple[float, ev.Event]] = []
         self.used: list[tuple[float, frozenset[str]]] = []
@@ -243,7 +245,7 @@ class FabricSim:
         after = "good" if self.passes(*target) else "blackhole"
         if after == "good" and before != "unknown" and self.full & set(self.directions(*target)):
             after = "queueing"
-        if before == after or (before == "unknown" and after == "blackhole"):
+        if before == after or (before == "unknown" and after == "blackhole" and target not in self.telling):
             return None
         return self._tell(target, after)
 
@@ -326,9 +328,11 @@ class FabricSim:
         if isinstance(command, cmd.SetProbes):
             self.targets = {(t.peer, t.uplink, t.label): t.interval_s for t in command.targets}
             self.evidence = {key: value for key, value in self.evidence.items() if key in self.targets}
+            self.telling = frozenset((t.peer, t.uplink, t.label) for t in command.targets if t.telling)
             for key, interval_s in self.targets.items():
                 if key not in self.evidence:
-                    self.later(interval_s + 0.001, lambda key=key: self._probe(key))
+                    never = key in self.telling and not self.passes(*key)
+                    self.later((DETECT_PROBES if never else 1) * interval_s + 0.001, lambda key=key: self._probe(key))
         elif isinstance(command, (cmd.SetGroup, cmd.SetLabels)):
             self.later(PROGRAM_S, lambda: self._program(command))
         elif isinstance(command, (cmd.TraceLabels, cmd.ResolveUplinks)) and not self.deaf:

@@ -413,3 +413,16 @@ def test_what_is_judged_by_runs_alone_is_never_lossy_and_good_again_after_a_few(
     for step in range(3):
         detector.update(51.0 + step, 1, 0, 0, None)
     assert detector.verdict.evidence == "good"
+
+
+# paths that are probed to tell suspects apart
+def test_only_a_path_that_is_asked_for_an_answer_is_a_blackhole_without_one() -> None:
+    at_once, later = PathDetector(SETTINGS, 0.0, at_once=True), PathDetector(SETTINGS, 0.0)
+    for missing in range(SETTINGS.blackhole_losses):
+        assert at_once.update(0.01, 0, 0, missing, None) is None and at_once.verdict.evidence == "unknown"
+    told = at_once.update(0.04, 0, 0, SETTINGS.blackhole_losses, None)
+    assert told is not None and told.evidence == "blackhole"
+    assert later.update(0.04, 0, 0, SETTINGS.blackhole_losses, None) is None
+    at_once.update(0.05, 4, 3, 0, None)
+    told = at_once.update(0.06, SETTINGS.blackhole_losses, 0, 0, None)
+    assert told is not None and told.evidence == "good"

@@ -81,6 +81,21 @@ async def test_one_label_of_an_uplink_can_be_a_blackhole(fabric: lab.Fabric) -> 
         assert two.judged() == []
 
 
+async def test_a_path_that_has_to_tell_is_judged_also_if_it_never_answers(fabric: lab.Fabric) -> None:
+    """The fault is older than the first probe; of a path that is not asked for this nothing is said."""
+    async with pair(fabric) as (one, two):
+        lab.nft("l1", f"ip6 daddr {two.address} ip6 flowlabel {{ 13, 15 }} drop")
+        plan = [cmd.ProbeTarget(two.address, uplink, label, 0.01) for uplink, label in (*PLAN, ("eth1", 15))]
+        asked = [cmd.ProbeTarget(two.address, "eth1", label, 0.02, telling=True) for label in (13, 14)]
+        one.edge.set_probes(cmd.SetProbes(cmd_id=2, cause="t", targets=(*plan, *asked)))
+        await one.until(lambda: {(e.label, e.evidence) for e in one.all(ev.PathEvidence)} >= {(13, "blackhole")})  # type: ignore[attr-defined]
+        await one.until(lambda: one.evidence()["eth1", 14] == "good")
+        assert sorted(one.judged()) == [("eth1", 13, "blackhole"), ("eth1", 14, "good")]
+        assert one.evidence()["eth1", 15] == "unknown"
+        lab.nft("l1", "")
+        await one.until(lambda: one.evidence()["eth1", 13] == "good")
+
+
 async def test_every_path_of_one_direction_mute_is_found_without_a_witness(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         lab.nft("x1", 'iifname "h1" drop')

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from linkpass.core.diagnosis.flow_rows import FLOW_WEIGHT
 from linkpass.core.events import FAILING, FlowWindow, PathEvidence, PathWindow
+from linkpass.core.extra import SLOWER
 from linkpass.core.health import QUIET_S
 from linkpass.core.survey import probing_interval_s
 
@@ -79,6 +80,8 @@ class Accounts:
         if event.evidence == "blackhole":
             if key not in self._failed:
                 interval_s = self._world.settings.probing.interval_s
+                if key in self._world.extra:
+                    interval_s *= SLOWER * self._world.stretch
                 self._failed[key] = now_s - self._world.settings.detection.blackhole_losses * interval_s
                 self._failed_at_s = now_s
             self._better.discard(key)
@@ -91,6 +94,9 @@ class Accounts:
         """The entry of a path for a window of `span_s` that ends now. `quiet_s`: of which what nobody tells of is held
         to be health; all of it if None."""
         key, interval_s = (peer.address, *path.key), probing_interval_s(self._world, peer)
+        began_s = self._world.extra.get(key)
+        if began_s is not None:
+            interval_s *= SLOWER
         span_s = min(span_s, MEMORY_S)
         counts = self._counts.pop(key, None)
         entry = Entry(anew=key in self._better)
@@ -110,7 +116,7 @@ class Accounts:
             entry.sent, entry.lost = counts[0], min(counts[1], counts[0])
         elif now_s - self._window_s.get(peer.address, float("-inf")) >= QUIET_S:
             healthy_s = span_s if quiet_s is None else min(span_s, quiet_s)
-            entry.sent = max(0.0, min(healthy_s, now_s - path.element.since_s)) / interval_s
+            entry.sent = max(0.0, min(healthy_s, now_s - max(path.element.since_s, began_s or 0.0))) / interval_s
         entry.probes = entry.sent, entry.lost
         self._weigh_flows(key, entry, may=not entry.mute and path.evidence in ("good", "lossy"))
         if not entry.lost and not peer.active:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from linkpass.core.diagnosis.accounts import Key
 from linkpass.core.diagnosis.elements import Elements
 from linkpass.core.diagnosis.flow_ways import FlowKey, FlowWays
 from linkpass.core.diagnosis.localise import Localiser, Settings
-from linkpass.core.diagnosis.traced import Row, traced
+from linkpass.core.diagnosis.traced import Row, Step, numbered, traced
 from linkpass.core.diagnosis.verdict import Verdict
 from linkpass.core.events import FAILING
 
@@ -37,26 +38,25 @@ class Ground:
         self._rows: list[Row] = []
         self._order: list[Key | Row] = []
         """What each row is of: a probed path, or a way of flows."""
+        self._numbers: dict[Step, int] | None = None
 
-    def look(self) -> Localiser | None:
-        """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known."""
+    def look(self, more: Iterable[Key] = ()) -> Localiser | None:
+        """Build the paths anew when traces or plans have changed, memory goes along. None: no path is known. `more`:
+        paths that are to be looked at beside those in use."""
+        table, host = self._world.table, self._world.settings.host
+        used = [(peer.address, *path.key) for peer in table.peers.values() for path in peer.used()]
         keys: list[Key] = []
         rows: list[Row] = []
-        host = self._world.settings.host
-        for peer in self._world.table.peers.values():
-            for path in peer.used():
-                hops = path.hops
-                if not peer.hashed and not path.label:
-                    hops = self._ways.hops(peer.address, self._ways.probe(path.uplink)) or hops
-                row = Row(path.uplink, (host, *(hops or (None,)), peer.title()))
-                if hops is not None and row.steps():
-                    keys.append((peer.address, *path.key))
-                    rows.append(row)
+        for key in dict.fromkeys((*used, *more)):
+            path = table.find(*key)
+            if path is not None and path.hops is not None and (row := self._row(key)).steps():
+                keys.append(key)
+                rows.append(row)
         flows: dict[Row, list[FlowKey]] = {}
-        for key, hops in self._ways.known() if keys else ():
-            row = Row(key[1].uplink, (host, *hops, self._world.table.peers[key[0]].title()))
+        for flow, hops in self._ways.known() if keys else ():
+            row = Row(flow[1].uplink, (host, *hops, table.peers[flow[0]].title()))
             if row.steps():
-                flows.setdefault(row, []).append(key)
+                flows.setdefault(row, []).append(flow)
         self.flows = list(flows.values())
         rows += flows
         if rows == self._rows and keys == self.keys:
@@ -64,7 +64,7 @@ class Ground:
         order: list[Key | Row] = [*keys, *flows]
         before = {key: place for place, key in enumerate(self._order)}
         old_row = np.array([before.get(key, -1) for key in order], dtype=np.intp)
-        self.keys, self._rows, self._order = keys, rows, order
+        self.keys, self._rows, self._order, self._numbers = keys, rows, order, None
         alike: dict[Row, list[int]] = {row: [] for row in flows}
         for place, row in enumerate(rows[: len(keys)]):
             if row in alike:
@@ -73,11 +73,31 @@ class Ground:
         if not rows:
             self.localiser = None
             return None
-        paths = traced(rows, {host, *(peer.title() for peer in self._world.table.peers.values())}, len(keys))
+        paths = traced(rows, {host, *(peer.title() for peer in table.peers.values())}, len(keys))
         self.localiser = (
             Localiser(paths, SETTINGS) if self.localiser is None else self.localiser.with_paths(paths, old_row)
         )
         return self.localiser
+
+    def _row(self, key: Key) -> Row:
+        peer, path = self.path(key)
+        hops = path.hops
+        if not peer.hashed and not path.label:
+            hops = self._ways.hops(peer.address, self._ways.probe(path.uplink)) or hops
+        return Row(path.uplink, (self._world.settings.host, *(hops or (None,)), peer.title()))
+
+    def crosses(self, key: Key) -> set[int]:
+        """The keys of elements that a traced path crosses, as far as paths that are looked at cross them."""
+        if self.localiser is None:
+            return set()
+        elements = self.localiser.paths.elements
+        if self._numbers is None:
+            self._numbers = numbered(self._rows, elements)
+        steps = self._row(key).steps()
+        nodes = {
+            elements.directions + elements.nodes[name] for step in steps for name in step[:2] if name in elements.nodes
+        }
+        return nodes | {self._numbers[step] for step in steps if step in self._numbers}
 
     @property
     def elements(self) -> Elements | None:

@@ -19,6 +19,7 @@ import numpy as np
 from linkpass.core import events as ev
 from linkpass.core.diagnosis import hearsay
 from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts, Entry, Key
+from linkpass.core.diagnosis.asking import Asking
 from linkpass.core.diagnosis.flow_rows import FlowRows
 from linkpass.core.diagnosis.flow_ways import FlowWays
 from linkpass.core.diagnosis.ground import Ground
@@ -46,7 +47,7 @@ class Diagnosis:
         self.due_s: float | None = None
         self._accounts, self._ways, self._flow_rows = Accounts(world), FlowWays(world, tray), FlowRows()
         self._ground = Ground(world, self._ways)
-        self._naming = Naming(world, tray, self._ground, peers)
+        self._naming, self._asking = Naming(world, tray, self._ground, peers), Asking(world, self._ground)
         self._tally: dict[Key, list[float]] = {}
         """Packets sent and lost by each path since news has been bad: the localiser's memory holds some from before."""
         self._ran_s = float("-inf")
@@ -89,6 +90,7 @@ class Diagnosis:
         keys = (key for one in over for key in self._ground.over(one))
         self._accounts.void(self._ground.keys if wanted is None else keys)
         self._flows_anew = True
+        self._asking.rest()
         ended = {one.element for one in over}
         still = () if wanted is None else self._world.findings
         self._world.findings = tuple(one for one in still if one.element not in ended)
@@ -101,20 +103,23 @@ class Diagnosis:
         self._news_s = now_s
         self.due_s = at_s if self.due_s is None else min(self.due_s, at_s)
 
-    def turn(self, now_s: float) -> None:
-        """Run if it is time: one window of what every path has carried since the last one, and what that says."""
+    def turn(self, now_s: float) -> bool:
+        """Run if it is time: one window of what every path has carried since the last one, and what that says. Whether
+        other paths are to be probed than before."""
         if self.due_s is None or now_s < self.due_s:
-            return
-        localiser = self._ground.look()
+            return False
+        localiser = self._ground.look(self._asking.hear(now_s))
         findings = self._window(localiser, now_s) if localiser is not None else ()
         self._world.findings, self._ran_s = findings, now_s
         self._naming.tell(findings, now_s)
-        if findings or self._naming.named or now_s - self._news_s < CALM_S:
+        asks = self._asking.turn(findings, self._naming.named, now_s)
+        if findings or self._naming.named or self._asking.asks or now_s - self._news_s < CALM_S:
             self.due_s = now_s + PACE_S * max(1.0, len(self._ground.keys) / PATHS)
-        else:
-            self.due_s = None
-            self._accounts.rest()
-            self._flow_rows.rest()
+            return asks
+        self.due_s = None
+        self._accounts.rest()
+        self._flow_rows.rest()
+        return self._asking.rest() or asks
 
     def _window(self, localiser: Localiser, now_s: float) -> tuple[Verdict, ...]:
         keys, elements = self._ground.keys, localiser.paths.elements
@@ -127,6 +132,8 @@ class Diagnosis:
         quiet_s = now_s - max(self._ran_s, self._woke_s - PACE_S)
         for place, key in enumerate(keys):
             peer, path = self._ground.path(key)
+            if self._asking.silent(key):
+                continue
             entry = self._accounts.settle(peer, path, now_s, span_s, quiet_s)
             sent[place], lost[place] = entry.sent, entry.lost
             mute[place], anew[place] = entry.mute, entry.anew

@@ -13,7 +13,7 @@ from linkpass.core.diagnosis.elements import Ints
 from linkpass.core.diagnosis.memory import RESET_SENT, Memory
 from linkpass.core.diagnosis.paths import Flags, Floats, Paths
 from linkpass.core.diagnosis.search import Blamed, Search, costs
-from linkpass.core.diagnosis.verdict import Hint, Verdict
+from linkpass.core.diagnosis.verdict import Hint, Rival, Verdict
 from linkpass.core.diagnosis.words import evidence_of, ruled_out
 
 
@@ -182,6 +182,7 @@ class Localiser:
             elements.kind_of(one.element), elements.names[one.element], confidence, one.scope, one.ratio, one.share,
             one.nats, age_s, certain, tuple(elements.names[rival.element] for rival in same),
             (*evidence_of(search, one), *hints), ruled_out(search, one, among) if certain else (),
+            tuple(Rival(elements.names[rival.element], rival.nats, rival.share) for rival in (one, *rivals)),
         )  # fmt: skip
 
 

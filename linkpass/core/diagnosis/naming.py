@@ -104,10 +104,12 @@ class Naming:
         return len(peers) == 1 and peers[0].silent_since_s is not None and peers[0].data_flows is not False
 
     def _name(self, verdict: Verdict, now_s: float) -> None:
-        """Say it, unless no less has been said: a class that has shrunk is news."""
+        """Say it, unless no less has been said: a class that has shrunk is news, and a whole that has proved a part."""
         covered = [name for name, known in self.named.items() if self._covers(verdict, known.verdict)]
-        if any(set(self.named[name].verdict.suspects) <= set(verdict.suspects) for name in covered):
-            return
+        for before in (self.named[name].verdict for name in covered):
+            part = before.scope == "whole" and verdict.scope == "partial" and before.suspects == verdict.suspects
+            if set(before.suspects) <= set(verdict.suspects) and not part:
+                return
         cause = self._cause_of(verdict) or self._world.incident(now_s)
         shared = {known.shared_as: known.shared_at_s for known in map(self.named.pop, covered) if known.shared_as}
         name = self._seen_of(verdict)

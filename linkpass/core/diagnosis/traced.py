@@ -16,7 +16,7 @@ from linkpass.core.diagnosis.elements import Elements, Ints
 from linkpass.core.diagnosis.paths import Paths
 from topology.model import Link, Node, Port
 
-_Ends = tuple[str, str, str]
+Step = tuple[str, str, str]
 """Two nodes and, of a link of the host itself, its uplink."""
 
 
@@ -31,7 +31,7 @@ class Row:
     def hole(self) -> bool:
         return None in self.nodes
 
-    def steps(self) -> list[_Ends]:
+    def steps(self) -> list[Step]:
         """The known steps in order; a mute hop breaks the chain."""
         near = enumerate(pairwise(self.nodes))
         return [(a, b, "" if n else self.uplink) for n, (a, b) in near if a is not None and b is not None]
@@ -55,23 +55,30 @@ def traced(rows: Sequence[Row], hosts: Iterable[str], probed: int | None = None)
     return Paths(elements, directions, holes=holes, weak=weak)
 
 
+def numbered(rows: Sequence[Row], elements: Elements) -> dict[Step, int]:
+    """The steps of the rows that `elements` were made of -> the number of the direction."""
+    links = _links(rows)
+    steps = dict.fromkeys(step for row in rows for step in row.steps())
+    return {step: elements.index[links[_key(*step)].direction(step[0])] for step in steps}
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
 
 
-def _key(a: str, b: str, uplink: str) -> _Ends:
+def _key(a: str, b: str, uplink: str) -> Step:
     return (a, b, uplink) if a < b else (b, a, uplink)
 
 
-def _links(rows: Sequence[Row]) -> dict[_Ends, Link]:
+def _links(rows: Sequence[Row]) -> dict[Step, Link]:
     ends = dict.fromkeys(_key(*step) for row in rows for step in row.steps())
     parallel: dict[tuple[str, str], int] = {}
     for a, b, _ in ends:
         parallel[a, b] = parallel.get((a, b), 0) + 1
     host = next((row.nodes[0] for row in rows), None)
-    found: dict[_Ends, Link] = {}
+    found: dict[Step, Link] = {}
     for place, (a, b, uplink) in enumerate(ends):
         ports = [Port(node, _port(node, far, uplink, host)) for node, far in ((a, b), (b, a))]
         found[a, b, uplink] = Link(ports[0], ports[1], place, by_port=parallel[a, b] > 1)

@@ -19,6 +19,14 @@ class Hint(msgspec.Struct, frozen=True):
     words: str
 
 
+class Rival(msgspec.Struct, frozen=True):
+    """An element that would explain the same paths: how well, and of which share of its paths."""
+
+    element: str
+    nats: float
+    share: float
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """`element` fails. `others`: what no observation tells apart from it, or not yet.
 
@@ -26,7 +34,8 @@ class Verdict(msgspec.Struct, frozen=True):
     `scope`: whole; partial, of which the share `share` of the paths is hit; large, packets only.
     `loss_ratio`: of the packets on the paths that are hit, of which the memory may hold some from before the fault.
     `since_s`: age of the suspicion.
-    `certain`: worth acting on; the rest is a suspicion. Nodes stand under their names, NICs as `host:port`."""
+    `certain`: worth acting on; the rest is a suspicion. `rivals`: `element` first, and what explains its paths about as
+    well (within `search.RIVAL_NATS`), told apart or not. Nodes stand under their names, NICs as `host:port`."""
 
     kind: VerdictKind
     element: str
@@ -40,6 +49,7 @@ class Verdict(msgspec.Struct, frozen=True):
     others: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     ruled_out: tuple[str, ...] = ()
+    rivals: tuple[Rival, ...] = ()
 
     @property
     def suspects(self) -> tuple[str, ...]:

@@ -292,17 +292,17 @@ class ProbeEdge:
                 if known is None and len(peer.by_key) >= probe.MAX_REPORT:
                     books.stats.over_limit_paths += 1
                     continue
-                path = known or peer.add_path(*key, self._settings.detection, now_s)
+                path = known or peer.add_path(*key, self._settings.detection, now_s, telling=target.telling)
                 path.interval_s = target.interval_s
             for path in peer.by_key.values():
-                self._give_twin(peer, path, now_s)
+                self._give_twin(peer, path, now_s, may=not targets[path.key].telling)
         self._plan(now_s)
 
-    def _give_twin(self, peer: Peer, path: SentPath, now_s: float) -> None:
+    def _give_twin(self, peer: Peer, path: SentPath, now_s: float, *, may: bool) -> None:
         """Large probes beside, or none any more: slow paths have none, they would take too long to say anything."""
         ratio = self._settings.probing.large_ratio
         room = probe.MAX_REPORT - len(peer.paths) + (path.twin is not None)
-        if ratio > 0 and path.interval_s <= FAST_S and room > 0:
+        if may and ratio > 0 and path.interval_s <= FAST_S and room > 0:
             twin = path.twin or peer.add_twin(path, self._settings.detection, now_s)
             twin.interval_s = path.interval_s / ratio
         elif path.twin is not None:
@@ -317,6 +317,7 @@ class ProbeEdge:
         factor = stretch(rates, probing.max_packets_per_s, probing.max_link_packets_per_s)
         self._books.stats.stretch = factor
         due = {(g.peer, g.interval_s): g.due_s for _, _, g in self._heap}
+        fast = {g.peer: g.due_s for _, _, g in sorted(self._heap, reverse=True) if g.interval_s <= FAST_S}
         groups: dict[tuple[Peer, float], Group] = {}
         for peer, path in paths:
             path.interval_s *= factor
@@ -326,7 +327,9 @@ class ProbeEdge:
             if place not in groups:
                 # slow groups are spread over their interval, fast ones share a tick
                 part = 0.0 if path.interval_s <= FAST_S else (len(groups) * 0.618 % 1) * min(path.interval_s, 1.0)
-                groups[place] = Group(peer, path.interval_s, due.get(place, now_s + part))
+                # and keep their tick: another plan is no reason for more probes
+                begin_s = fast.get(peer, now_s) if path.interval_s <= FAST_S else now_s + part
+                groups[place] = Group(peer, path.interval_s, due.get(place, begin_s))
             groups[place].paths.append(path)
             if path.twin is not None:
                 groups[place].twins.append(path.twin)

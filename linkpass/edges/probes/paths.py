@@ -35,7 +35,10 @@ class SentPath:
     )  # fmt: skip
     large = False
 
-    def __init__(self, uplink: str, label: int, index: int, seq: int, settings: Detection, now_s: float) -> None:
+    def __init__(
+        self, uplink: str, label: int, index: int, seq: int, settings: Detection, now_s: float, *, telling: bool = False
+    ) -> None:
+        """`telling`: as `ProbeTarget.telling`."""
         self.uplink, self.label, self.index = uplink, label, index
         self.key = (uplink, label)
         self.interval_s = 1.0
@@ -48,7 +51,7 @@ class SentPath:
         self._counted = False
         self._count = 0
         self._sent_at = [0.0] * RING
-        self.detector = PathDetector(settings, now_s)
+        self.detector = PathDetector(settings, now_s, at_once=telling)
         self.rtt_floor = WindowedMin(FLOOR_S)
         self.rtt_s = 0.0
         self.margin_s = FIRST_RTT_S + SLACK_S

@@ -89,9 +89,13 @@ class Peer:
         self.bad_macs = 0
         """Packets from its address that another key has signed."""
 
-    def add_path(self, uplink: str, label: int, settings: Detection, now_s: float) -> SentPath:
+    def add_path(
+        self, uplink: str, label: int, settings: Detection, now_s: float, *, telling: bool = False
+    ) -> SentPath:
         index = self._free_index()
-        path = SentPath(uplink, label, index, self._sequences.get(index, 0), settings, now_s)
+        path = SentPath(uplink, label, index, self._sequences.get(index, 0), settings, now_s, telling=telling)
+        if telling:  # it may be judged before its own round trip is known
+            path.margin_s = max([path.margin_s, *(one.margin_s for one in self.by_key.values())])
         self.paths[index] = path
         self.by_key[path.key] = path
         return path
