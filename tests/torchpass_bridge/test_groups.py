@@ -99,6 +99,28 @@ def test_a_group_comes_together_through_the_store(store: Store) -> None:
     assert not any(group.broken() for group in made)
 
 
+def test_a_group_stands_whoever_looks_at_it_meanwhile(store: Store) -> None:
+    """Each look has copies of all sockets for a moment."""
+    made = built(store, 3, (11, 0))
+    over = threading.Event()
+
+    def look(_: int) -> int:
+        looks = 0
+        while not over.is_set():
+            made[0].broken()
+            looks += 1
+        return looks
+
+    def count(_: int) -> set[int]:
+        counts = {made[1].connections.count() for _ in range(300)} if made[1].connections else set()
+        over.set()
+        return counts
+
+    found = together(3, lambda number: count(number) if number == 2 else look(number))
+    assert min(found[:2]) > 10
+    assert len(found[2]) == 1
+
+
 def test_everybody_is_let_go_from_a_collective_that_cannot_end(store: Store) -> None:
     """One member never comes. Another group of the same process, and the store's connection, are not touched."""
     made, other = built(store, 4, (2, 0)), built(store, 2, (3, 0))

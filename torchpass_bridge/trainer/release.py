@@ -59,9 +59,11 @@ class Connections:
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Copies of this process's stream sockets; each is closed when the next one is asked for.
+    """Copies of this process's stream sockets, each one once; a copy is closed when the next one is asked for.
 
-    A copy stays what it is, even if the number of the original goes to another file meanwhile."""
+    A copy stays what it is, even if the number of the original goes to another file meanwhile. Another thread that
+    looks has copies, too, which are gone in a moment: a socket is known by its inode."""
+    seen = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -70,5 +72,9 @@ def _sockets() -> Iterator[socket.socket]:
         except OSError:
             continue
         with sock:
+            inode = os.fstat(sock.fileno()).st_ino
+            if inode in seen:
+                continue
+            seen.add(inode)
             if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
                 yield sock
