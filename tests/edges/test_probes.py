@@ -295,6 +295,27 @@ async def test_a_stopped_peer_is_silent_and_no_path_is_blamed(fabric: lab.Fabric
         one.edge.close()
 
 
+async def test_what_was_lost_while_the_peer_was_silent_is_no_paths(fabric: lab.Fabric) -> None:
+    """All paths come back at one moment, whoever's probe is the first to get through then."""
+    paths = tuple(("eth1", label) for label in range(11, 19))
+    async with pair(fabric) as (one, two):
+        for host, peer in ((one, two), (two, one)):
+            host.plan(peer.address, paths)
+        for host in (one, two):
+            await host.good(paths)
+        for _ in range(8):
+            lab.nft("l1", f"ip6 daddr {{ {one.address}, {two.address} }} drop")
+            for host in (one, two):
+                await host.until(lambda host=host: bool(host.all(ev.PeerSilent)))  # type: ignore[misc]
+            lab.nft("l1", "")
+            for host in (one, two):
+                await host.until(lambda host=host: bool(host.all(ev.PeerBack)))  # type: ignore[misc]
+            await asyncio.sleep(0.1)
+            for host in (one, two):
+                assert host.judged() == []
+                host.told.clear()
+
+
 @pytest.mark.parametrize("fault", ["stopped before", "stopped after", "stepped forward", "stepped back"])
 async def test_a_wall_clock_read_at_a_bad_moment_shows_no_queue(fabric: lab.Fabric, fault: str) -> None:
     """Frames are stamped with wall time, once translated wrongly: that must not be the floor of later delays."""

@@ -174,6 +174,9 @@ class Listener:
             peer.filtered_said = False
             if peer.silent:
                 peer.silent = False
+                # What was lost meanwhile says nothing of paths. Its first words are of a time when it had heard none of
+                # what we sent since, or only what has taken one of the paths.
+                peer.count_anew(peer.epoch)
                 self._emit(PeerBack(peer=peer.address))
         if packet.report_boot == books.boot:
             if packet.epoch != peer.epoch:
