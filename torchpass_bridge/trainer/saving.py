@@ -170,7 +170,8 @@ def taken(save: Save, by: Holder) -> Taken:
         kept = by.giver.kept.newest(other, save.at_step) or by.heir.first_at(member)
         if kept is not None and kept[0] <= save.at_step:
             own[other, kept[0]] = kept[1]
-    own |= {(copy.rank, copy.step): copy.own for copy in copies.at(save.at_step)}
+    missing = {other for other, _ in save.missing}
+    own |= {(copy.rank, copy.step): copy.own for copy in copies.at(save.at_step) if copy.rank in missing}
     if at <= save.at_step:
         own[by.rank, at] = sealed(by.key, by.rank, at, by.heir.note(by.rank, at))
     held = []
