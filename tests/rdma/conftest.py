@@ -1,21 +1,25 @@
-"""Guests that the tests of a module share.
-
-Not those of the whole run: Linux 6.1's soft-RoCE spoils memory under load once its device was removed and made anew."""
+"""Guests that tests share. Who removes a soft-RoCE device has guests of its own: see `test_device_events_guest.py`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from guest_pair import Pair
+from guest_pair import Pair, a_pair
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    made = Pair(f"te-{os.getpid()}-guests", tmp_path_factory.mktemp("guests"))
-    try:
-        made.up()
+    with a_pair(tmp_path_factory.mktemp("guests")) as made:
+        for side in (made.a, made.b):
+            side.warm_up()
         yield made
-    finally:
-        made.down()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share guests come last: the guests would take their part of the machine from all others."""
+    items.sort(key=lambda item: "pair" in getattr(item, "fixturenames", ()) and not hasattr(_module(item), "pair"))
+
+
+def _module(item: pytest.Item) -> object:
+    return getattr(item, "module", None)

@@ -7,16 +7,28 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lab.netns import namespace
+from lab.qemu.daemons import FIRST
 from lab.qemu.guest import Guest, Nic
 from lab.qemu.kernel import prepare
 from lab.qemu.tap import open_tap
 
-TOOL = Path(__file__).with_name("guest_tool.py")
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+TOOL = HERE / "guest_tool.py"
+ROOT = HERE.parents[1]
+WARM = "/run/warm.sock"
+LOADED = (
+    "pyverbs.device", "pyverbs.pd", "pyverbs.cq", "pyverbs.qp", "pyverbs.mr", "linkpass.app.udp_port",
+    "linkpass.edges.kernel.egress", "linkpass.edges.moves.undoing", "rdma.counters.reading", "rdma.ethernet.watch",
+    "rdma.flows", "rdma.remote_qp", "rdma.ud",
+)  # fmt: skip
+"""What scripts in a guest begin with: a list that lacks something makes them slower, no more."""
+START_S, SCRIPT_S = 90.0, 240.0
 WIRE = """table netdev wire {
  chain a { type filter hook ingress device "tap-a" priority 0; fwd to "tap-b"; }
  chain b { type filter hook ingress device "tap-b" priority 0; fwd to "tap-a"; }
@@ -30,8 +42,6 @@ class Side:
     def __init__(self, guest: Guest, number: int) -> None:
         self.guest = guest
         self.v6, self.v4 = f"fd00:a::{number}", f"10.9.0.{number}"
-        self.tool_s = 0.0
-        """How long the last question took: how fast this machine emulates."""
 
     def set_up(self) -> None:
         self.guest.sh(
@@ -39,17 +49,35 @@ class Side:
             " rdma link add rxe0 type rxe netdev eth0"
         )
 
+    def warm_up(self) -> None:
+        """For whoever is going to run scripts here: done a while later."""
+        argv = [*FIRST, sys.executable, str(HERE / "warm_python.py"), WARM, *LOADED]
+        self.guest.spawn(argv, "warm", env={"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"})
+
+    def python(self, *argv: object) -> str:
+        """What a script (or `-c` and a program) prints; it must end well."""
+        done = self._ask_warm(argv=[*map(str, argv)])
+        assert done["rc"] == 0, (
+            f"{argv} ended with {done['rc']}\n{done['err']}\n{self.guest.run(['dmesg'], check=False).out[-2000:]}"
+        )
+        return str(done["out"])
+
+    def start_python(self, log: str, *argv: object) -> int:
+        """A script that goes on, and says what it says in `log` (below `share`): its pid."""
+        return int(self._ask_warm(argv=[*map(str, argv)], log=f"/share/{log}")["pid"])
+
+    def _ask_warm(self, **request: object) -> dict[str, Any]:
+        until_s = time.monotonic() + START_S
+        while self.guest.run(["test", "-e", WARM], check=False).rc:
+            assert time.monotonic() < until_s, (self.guest.share / "warm").read_text()
+            time.sleep(0.1)
+        text = json.dumps(request) + "\n"
+        answer = self.guest.ask(SCRIPT_S + 15, unix=WARM, send=text, timeout_s=SCRIPT_S)["out"]
+        return json.loads(answer)  # type: ignore[no-any-return]
+
     def tool(self, *words: object) -> Any:
         """What `guest_tool.py` answers."""
-        argv = [sys.executable, str(TOOL), *map(str, words)]
-        begun_s = time.monotonic()
-        env = {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
-        done = self.guest.run(argv, timeout_s=240, env=env, check=False)
-        self.tool_s = time.monotonic() - begun_s
-        assert done.rc == 0, (
-            f"{words} ended with {done.rc}\n{done.err}\n{self.guest.run(['dmesg'], check=False).out[-2000:]}"
-        )
-        return json.loads(done.out)
+        return json.loads(self.python(TOOL, *words))
 
     def gid_index(self, gid: str) -> int:
         (device,) = self.tool("devices")
@@ -80,3 +108,14 @@ class Pair:
         for one in (self.a, self.b):
             one.guest.stop()
         namespace.remove(self.wire)
+
+
+@contextmanager
+def a_pair(folder: Path) -> Iterator[Pair]:
+    """Two guests that have nothing behind them."""
+    made = Pair(f"te-{os.getpid()}-{folder.name}", folder)
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()

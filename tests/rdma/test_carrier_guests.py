@@ -6,13 +6,12 @@ with the carrier and asks for it first, and most packets wait for that instead o
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from guest_pair import ROOT, Pair
+from guest_pair import Pair
 
 from lab.rdma_job import RdmaJob
 
@@ -39,9 +38,7 @@ def refused(pair: Pair) -> int:
 def edge(pair: Pair, call: str) -> str:
     """What the edge says in the sending guest."""
     program = f"import socket; from linkpass.edges.kernel.egress import EgressEdge; print({call})"
-    return pair.a.guest.run(
-        [sys.executable, "-c", program], timeout_s=PATIENCE_S, env={"PYTHONPATH": str(ROOT)}
-    ).out.strip()  # fmt: skip
+    return pair.a.python("-c", program).strip()
 
 
 @contextmanager

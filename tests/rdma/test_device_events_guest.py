@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from guest_pair import ROOT, Pair
+from guest_pair import ROOT, Pair, a_pair
 
 from lab.daemons import PROGRAM
 from lab.qemu.guest import Guest
@@ -60,6 +60,13 @@ class Daemon:
     def linkpass(self, *words: str) -> str:
         argv = [*PROGRAM, *words, "--config", "/share/linkpass.toml"]
         return self.guest.run(argv, timeout_s=120, env={"PYTHONPATH": str(ROOT)}).out
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Its own: Linux 6.1's soft-RoCE spoils memory under load once its device was removed and made anew."""
+    with a_pair(tmp_path_factory.mktemp("events")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

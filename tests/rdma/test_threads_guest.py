@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from guest_pair import ROOT, Pair
+from guest_pair import Pair
 
 from rdma.flows import NOT_FOUND
 
@@ -18,8 +17,7 @@ TOOL = Path(__file__).with_name("threads_tool.py")
 
 def test_a_second_threads_queue_pair_is_found_and_outlives_it(pair: Pair) -> None:
     """As NCCL's proxy thread makes them."""
-    argv = [sys.executable, str(TOOL), pair.a.v6]
-    seen = json.loads(pair.a.guest.run(argv, timeout_s=240, env={"PYTHONPATH": str(ROOT)}).out)
+    seen = json.loads(pair.a.python(TOOL, pair.a.v6))
     (listed,), (ended,) = seen["listed"], seen["ended"]
     assert (listed["pid"], ended["pid"], ended["owner"]) == (seen["thread"], 0, "")
     assert seen["thread"] != seen["pid"] and listed["domain"] == ended["domain"] is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest_pair import ROOT, Pair, Side
+from guest_pair import Pair, Side
 
 from lab.netns import namespace
 
@@ -30,17 +29,14 @@ def lines(side: Side, log: str) -> list[dict[str, Any]]:
 
 
 def run(side: Side, *words: object) -> list[dict[str, Any]]:
-    argv = [sys.executable, str(TOOL), *map(str, words)]
-    out = side.guest.run(argv, timeout_s=PATIENCE_S, env={"PYTHONPATH": str(ROOT)}).out
-    return [json.loads(line) for line in out.splitlines()]
+    return [json.loads(line) for line in side.python(TOOL, *words).splitlines()]
 
 
 @contextmanager
 def serving(side: Side, address: str, how: str) -> Iterator[dict[str, Any]]:
     """Where it answers."""
     log = f"serve-{time.monotonic_ns()}"
-    argv = [sys.executable, str(TOOL), "serve", address, how]
-    pid = side.guest.spawn(argv, log, env={"PYTHONPATH": str(ROOT)})
+    pid = side.start_python(log, TOOL, "serve", address, how)
     try:
         end_s = time.monotonic() + PATIENCE_S
         while not (said := lines(side, log)):
@@ -49,7 +45,6 @@ def serving(side: Side, address: str, how: str) -> Iterator[dict[str, Any]]:
         yield said[0]
     finally:
         side.guest.signal(pid, 9)
-        side.guest.wait(pid, 5)
 
 
 @contextmanager

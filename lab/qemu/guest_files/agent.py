@@ -32,10 +32,10 @@ def find_port() -> str:
     raise SystemExit("no port of the agent's name")
 
 
-def ask_socket(path: str, text: str) -> str:
+def ask_socket(path: str, text: str, timeout_s: float) -> str:
     """Say something to a unix socket; all that it answers until it closes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-        channel.settimeout(10.0)
+        channel.settimeout(timeout_s)
         channel.connect(path)
         channel.sendall(text.encode())
         answer = b""
@@ -116,7 +116,7 @@ class Agent:
             os.kill(request["pid"], request["signal"])
             return {"rc": 0}
         if "unix" in request:
-            return {"out": ask_socket(request["unix"], request["send"])}
+            return {"out": ask_socket(request["unix"], request["send"], request.get("timeout_s", 10.0))}
         if "clock" in request:
             return {"monotonic_s": time.monotonic()}
         raise ValueError(f"nothing to do in {sorted(request)}")
