@@ -13,10 +13,10 @@ N ?= 10
 # Options for pip when it installs torch, for instance another index with a smaller or an accelerator's build.
 TORCH_PIP_ARGS ?=
 
-.PHONY: help setup setup-test setup-guests link-pyverbs demo test check unit kernel guests e2e bench clean
+.PHONY: help setup setup-test setup-guests link-pyverbs demo test check unit kernel guests e2e e2e-fabric e2e-hosts bench clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
 setup: $(STAMP)/run link-pyverbs ## Install what the daemon, the lab and the demo need (apt when missing, .venv)
 
@@ -75,9 +75,12 @@ kernel: setup-test ## The contract tests against a real kernel in network namesp
 guests: setup-guests ## The RDMA tests in emulated hosts with soft-RoCE devices
 	CASES='$(CASES)' $(BIN)/pytest -m guests --durations=12 $(PYTEST_ARGS)
 
-e2e: setup-test ## Real daemons and a real training job while the fabric breaks
+e2e: e2e-fabric e2e-hosts ## Real daemons and real training jobs while fabric and hosts fail
+
+e2e-fabric: setup-test # real daemons and a real training job while the fabric breaks
 	CASES='$(CASES)' $(BIN)/pytest -m e2e --durations=12 --ignore=tests/torchpass_bridge $(PYTEST_ARGS)
-	@# Jobs that wait for the store and for each other leave half of the machine free; tests of a file share one.
+
+e2e-hosts: setup-test # ranks that move: these wait for much, and leave half of the machine free
 	CASES='$(CASES)' $(BIN)/pytest -n 2 --dist loadfile -m e2e --durations=12 tests/torchpass_bridge $(PYTEST_ARGS)
 
 test: check unit kernel guests e2e ## Everything: gates and all tests (CASES=DIR adds the real files from outside)
