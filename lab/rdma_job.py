@@ -68,16 +68,22 @@ class RdmaJob:
     def start(self) -> RdmaJob:
         """Raises LabError when one of them ends or does not begin in time."""
         self._offset_s, _ = self._guests["send"].clock_offset_s()
-        self._spawn("serve", "--listen", "listening")
-        self._spawn("send", "--connect", "ready")
+        # Both at once: under emulation each takes seconds to come up. The sender waits for the other end.
+        self._spawn("serve", "--listen")
+        self._spawn("send", "--connect")
+        for what, word in (("serve", "listening"), ("send", "ready")):
+            self._wait_for(what, word)
         return self
 
-    def _spawn(self, what: str, option: str, word: str) -> None:
+    def _spawn(self, what: str, option: str) -> None:
         guest = self._guests[what]
         name = f"writer-{what}-{time.monotonic_ns()}"
         self._logs[what] = guest.share / name
         argv = ["nice", "-n", "10", sys.executable, str(WRITER), what, option, self._address, *self._options]
         self._pids[what] = guest.spawn(argv, name, env={"PYTHONPATH": str(ROOT)})
+
+    def _wait_for(self, what: str, word: str) -> None:
+        guest = self._guests[what]
         until_s = time.monotonic() + START_S
         while not any(word in line for line in self._lines(what)):
             if guest.wait(self._pids[what], 0) is not None or time.monotonic() > until_s:

@@ -31,6 +31,7 @@ from rdma import verbs
 HEAD = struct.Struct("!QI")
 PAUSE_S = 0.02
 GIVE_UP_S = 30.0
+CONNECT_S = 60.0
 TCP_PORT = 18600
 POLL_S = 0.001
 
@@ -166,12 +167,26 @@ def serve(options: argparse.Namespace) -> int:
     return 0 if not errors and received == last else 1
 
 
+def connected(address: str) -> socket.socket:
+    """A connection to the other end, which may still be starting."""
+    until_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            channel = socket.create_connection((address, TCP_PORT), timeout=CONNECT_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+        else:
+            channel.settimeout(None)
+            return channel
+
+
 def send(options: argparse.Namespace) -> int:
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     end = End(options)
-    channel = socket.create_connection((options.connect, TCP_PORT), timeout=60)
-    channel.settimeout(None)
+    channel = connected(options.connect)
     talk = channel.makefile("rw")
     end.connect(talk, channel.getsockname()[0])
     talk.readline()

@@ -159,6 +159,10 @@ class Trial:
             job, self._job = self._job, None
             self.results.append(job.stop())
 
+    def way_of_program(self) -> list[str]:
+        """The directions that a program takes now, once the daemons attend to it. LabError."""
+        return self._running((6, "send"))[1]
+
     def shoot(self, case: str, number: int) -> Shot:
         kind = KINDS[number % len(KINDS)] if case == "drain" else "send"
         job, way = self._running((7 if case == "stalled-qp" else 6, kind))

@@ -158,11 +158,14 @@ class Agent:
             self.senses.open_sockets(settings)
             self._open_tunnels(settings)
             self._open_moves()
+        relabels = 1 in rungs and settings.mode == "act"
+        if relabels and self.senses.traces is not None:
+            self.senses.traces.relabelled()
         carriers = Carriers(
             routes=self._routes, labels=self._labels, tunnels=self._tunnels, probes=self.probes,
             traces=self.senses.traces, sockets=self.senses.sockets, moves=self._moves, echoes=self.senses.echoes,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
-            relabels=1 in rungs and settings.mode == "act", removed=self._removed,
+            relabels=relabels, removed=self._removed,
             submit=self.submit, spawn=self._spawn,
         )  # fmt: skip
         self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape)

@@ -5,7 +5,7 @@ What can be done at once hands its outcome back; what takes longer is started, a
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -50,6 +50,8 @@ class Carriers:
     removed: set[str]
     submit: Callable[[ev.Event], None]
     spawn: Spawn
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The uplinks of each group that was set last."""
 
     def table(self) -> dict[type[cmd.Command], Callable[..., ev.Event | None]]:
         """What the driver needs: a method for each command."""
@@ -71,6 +73,7 @@ class Carriers:
     def _set_group(self, command: cmd.SetGroup) -> ev.Event:
         started_s = self.clock.now_s()
         self.removed.discard(f"group {command.group}")
+        self.members[command.group] = command.uplinks
         try:
             self.routes.set_group(command.group, command.uplinks)
         except OSError as error:
@@ -110,18 +113,23 @@ class Carriers:
         return None
 
     def _resolve(self, command: cmd.ResolveUplinks) -> ev.Event | None:
-        """Ask the kernel. One that is too old to answer for a label does not look at it either when it routes anew what
-        we have relabelled; what is not relabelled is traced to the first hop."""
+        """Ask the kernel; where it is too old to answer for a label (before 6.14), trace to the first hop. Some of
+        those look at the label when they route anew what we have relabelled (6.12.95), others do not (6.1)."""
         try:
             found = self.routes.uplink_of(command.peer, self.address, command.labels)
         except OSError as error:
+            if self.traces is not None and (":" in command.peer or not self.relabels):
+                self._start(self.traces.resolve(command, several=self._several(command.peer)))
+                return None
             if self.relabels:
                 return self._resolve_blind(command)
-            if self.traces is None:
-                return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
-            self._start(self.traces.resolve(command))
-            return None
+            return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(error))
         return ev.UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=found)
+
+    def _several(self, peer: str) -> bool:
+        """Whether the kernel has more than one uplink to pick from."""
+        ours = self.members.get(peer) or self.members.get("all")
+        return not ours or len(ours) > 1
 
     def _resolve_blind(self, command: cmd.ResolveUplinks) -> ev.Event:
         try:

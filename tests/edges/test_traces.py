@@ -15,10 +15,12 @@ from trace_rig import LABELS, order, tracing
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
-from linkpass.core.settings import Tracing
+from linkpass.core.settings import Probing, Tracing
+from linkpass.edges.kernel.labels import LabelEdge
 from linkpass.wire import probe
 
 pytestmark = pytest.mark.netns
+ETH_P_ALL = 3
 
 
 class Flow(NamedTuple):
@@ -133,6 +135,46 @@ async def test_the_kernels_own_choice_of_an_uplink_is_resolved(fabric: lab.Fabri
         again = told[1]
         assert isinstance(again, ev.UplinksResolved)
         assert again.uplink_of == resolved.uplink_of
+
+
+def on_the_wire(peer: str) -> dict[int, set[str]]:
+    """By which uplinks packets of each label leave h1, of many flows to a peer."""
+    seen: dict[int, set[str]] = {}
+    with lab.inside("h1"):
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        flows = [socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) for _ in range(400)]
+    with wire:
+        for flow in flows:
+            with flow:
+                flow.bind((lab.HOSTS["h1"], 0))
+                flow.sendto(b"x", (peer, 9))
+        wire.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                frame, (device, _, kind, *_) = wire.recvfrom(2048)
+                if kind == socket.PACKET_OUTGOING and frame[12:14] == b"\x86\xdd" and frame[20] == socket.IPPROTO_UDP:
+                    seen.setdefault(int.from_bytes(frame[15:18], "big") & 0xFFFFF, set()).add(device)
+    return seen
+
+
+async def test_what_is_relabelled_leaves_where_a_question_is_routed_that_was_changed_too(fabric: lab.Fabric) -> None:
+    """Kernels before 6.14 cannot be asked; the choice of some of them follows the label all the same."""
+    peer = lab.HOSTS["h2"]
+    async with tracing(fabric, protocol="udp") as (edge, told):
+        with lab.inside("h1"):
+            labels = LabelEdge(probe_port=Probing().port, protocols=("udp",))
+            labels.open()
+        try:
+            labels.set_labels(peer, (*LABELS, *LABELS[:4]))
+            seen = on_the_wire(peer)
+            edge.relabelled()
+            await edge.resolve(cmd.ResolveUplinks(cmd_id=8, cause="t", peer=peer, labels=LABELS))
+        finally:
+            labels.close()
+        (resolved,) = told
+        assert isinstance(resolved, ev.UplinksResolved)
+        assert seen == {label: {uplink} for label, uplink in resolved.uplink_of.items()}
+        assert resolved.blind == (len(set(resolved.uplink_of.values())) == 1)
 
 
 async def test_resolving_fails_with_a_reason(fabric: lab.Fabric) -> None:

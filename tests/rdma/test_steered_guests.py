@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ TIMEOUT = 16
 a busy machine it stands still for most of a second now and then."""
 READY_S = 180.0
 SEEN_S = 60.0
+JOBS = 3
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +91,43 @@ def test_the_flow_of_an_unmodified_program_is_shown(
         job.stop()
 
 
+def test_the_program_takes_a_path_that_is_watched(
+    lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons
+) -> None:
+    """Which uplink a relabelled packet takes, some kernels do not tell: not those of the guests."""
+    peer = lab.address(RECEIVER)
+    with Trial(lab, guests, daemons, timeout=TIMEOUT) as trial:
+        for _ in range(JOBS):  # each with a queue pair of its own, and so with one label of several
+            way = trial.way_of_program()
+            paths = [path for path in daemons.view(SENDER)["paths"] if path["peer"] == peer and path["in_use"]]
+            ways = [{f"{a}>{b}" for a, b in pairwise((SENDER, *path["hops"], RECEIVER))} for path in paths]
+            assert any(set(way) >= one for one in ways), (way, paths)
+            trial.end_program()
+
+
+def told(daemons: GuestDaemons, begun_s: float, shot: object) -> str:
+    """What the daemons have seen and done, for whoever has to find out why it was not enough."""
+    story = [f"{e.now_s - begun_s:.3f} {e.host} {e.cause} {e.what}: {e.why}" for e in daemons.journal(begun_s)]
+    views = [
+        f"{host}: peers {view['peers']}\nsteering {view['steering']}\npaths {view['paths']}\nrdma {view['rdma']}"
+        for host in (SENDER, RECEIVER)
+        for view in [daemons.view(host)]
+    ]
+    return "\n".join([repr(shot), *story, *views])
+
+
 @pytest.mark.parametrize(
     ("case", "number"), [("blackhole", 0), ("blackhole", 1), ("carrier", 0), ("drain", 0), ("drain", 1), ("drain", 2)]
 )
 def test_the_program_goes_on(
     lab: NetnsLab, guests: dict[str, Guest], daemons: GuestDaemons, case: str, number: int
 ) -> None:
+    begun_s = time.monotonic()
     with Trial(lab, guests, daemons, timeout=TIMEOUT) as trial:
         shot = trial.shoot(case, number)
         trial.end_program()
-    assert shot.survived
-    assert shot.reroute_s is not None
+    assert shot.survived, told(daemons, begun_s, shot)
+    assert shot.reroute_s is not None, told(daemons, begun_s, shot)
     result = trial.results[-1]
     assert result.whole
 

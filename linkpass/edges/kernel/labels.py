@@ -2,7 +2,8 @@
 
 The rule hashes the kernel's own label of a flow into a bucket, so that the kernel's re-roll after a timeout still
 moves the flow: a second chance should a label of ours lead nowhere. The chain is of type `route`, which looks the
-uplink up again with the new label. A flow whose peer is not in the map passes untouched: the lookup and both writes
+uplink up again with the new label. Traces that ask for that choice (`Sender.rerouted`) get another hop limit here,
+which has them looked up again, too. A flow whose peer is not in the map passes untouched: the lookup and both writes
 stand in one rule, and a missed lookup ends the rule. Elements expire when the daemon no longer refreshes them.
 """
 
@@ -233,6 +234,7 @@ table {table} {{
   chain output {{
     type route hook output priority -150; policy accept;
 {once}    meta l4proto != {{ {protocols} }} accept
+    th dport {self._probe_port} ip6 hoplimit 2 ip6 hoplimit set 1 accept
     th dport {self._probe_port} accept
     @nh,16,16 set ip6 daddr . jhash {flow} mod {BUCKETS} seed {SEED:#x} map @{MAP} @nh,8,8 set @nh,8,8 & 0xf0
   }}

@@ -212,7 +212,7 @@ class RouteEdge:
         return self._uplink_of(peer, source, labels)
 
     def blind_uplink(self, peer: str, source: str) -> str:
-        """The uplink of all relabelled packets, where the kernel's rerouting overlooks the label (before 6.14); empty
+        """The uplink of all relabelled packets, where the kernel's rerouting overlooks the label (6.1); empty
         when it is none of ours. Raises KernelRefusedError."""
         names = {way.index: name for name, way in self._ways.items()}
         body = rtnl.route_lookup(peer, source=source, device=self._vrf.index)

@@ -43,6 +43,8 @@ from linkpass.wire.frame import TCP, UDP
 from linkpass.wire.vxlan import End
 
 MAX_FLOWS: Final = 4
+MANY: Final = 12
+"""Labels that all take one of several uplinks are overlooked: chance does that once in 2^11 times."""
 
 
 class FlowKey(Protocol):
@@ -84,6 +86,8 @@ class TraceEdge:
         self._tracer = Tracer(self._asker, self.names, plan, settings.probing.port)
         self._busy: dict[str, asyncio.Lock] = {}
         self._waiting: set[tuple[str, str]] = set()
+        self._blind = False
+        """The kernel overlooks the label of a packet that it routes once more."""
 
     # life
     def open(self) -> None:
@@ -137,17 +141,30 @@ class TraceEdge:
         finally:
             self._waiting.discard(asked)
 
-    async def resolve(self, command: ResolveUplinks) -> None:
+    async def resolve(self, command: ResolveUplinks, *, several: bool = True) -> None:
         """Which uplink the kernel's own routes pick for each label: by the first hop that answers a routed packet.
+        `several`: they have more than one to pick from.
 
         Emits UplinksResolved (labels whose first hop stayed mute are left out) or ResolveFailed."""
         dst = ipaddress.ip_address(command.peer).packed
         try:
             uplink_of = await self._resolve(dst, command.labels)
+            if len(set(uplink_of.values())) > 1:
+                self._blind = False
+            elif several and len(uplink_of) >= MANY:
+                self._blind = self._asker.sender.rerouted
+            if self._blind:
+                uplink_of = dict.fromkeys(command.labels, next(iter(uplink_of.values())))
         except UnanswerableError as why:
             self._emit(ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why=str(why)))
         else:
-            self._emit(UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=uplink_of))
+            self._emit(
+                UplinksResolved(cmd_id=command.cmd_id, peer=command.peer, uplink_of=uplink_of, blind=self._blind)
+            )
+
+    def relabelled(self) -> None:
+        """The label edge's rules are there: what they change is routed once more, and so are routed questions."""
+        self._asker.sender.rerouted = True
 
     async def trace_flows(self, command: TraceFlows) -> None:
         """Emits FlowsTraced or FlowsUntraced; nothing while an earlier command for the same is waiting for its turn."""

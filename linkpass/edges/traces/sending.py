@@ -57,6 +57,10 @@ class Sender:
         self._names: dict[int, str] = {}
         self._routed: socket.socket | None = None
         self._leased: set[tuple[bytes, int]] = set()
+        self.rerouted = False
+        """Whether routed questions are to take the way of the job's relabelled packets. netfilter looks up the route of
+        a packet that it has changed without its protocol (ip6_route_me_harder): another hash than the first lookup's.
+        They leave with one hop too many, which the label edge's rule takes away."""
         self.end_of: Callable[[bytes], End | None] = lambda dst: None
         """Where a host takes packets out of tunnels."""
 
@@ -185,7 +189,8 @@ class Sender:
             limit = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", headers.hop_limit))]
             self._routed.sendmsg([packet[20:]], limit, 0, (where, 0))
             return
-        limit = [(socket.IPPROTO_IPV6, _IPV6_HOPLIMIT, struct.pack("=i", headers.hop_limit))]
+        hops = headers.hop_limit + self.rerouted
+        limit = [(socket.IPPROTO_IPV6, _IPV6_HOPLIMIT, struct.pack("=i", hops))]
         place = (where, 0, headers.label, 0)
         try:
             self._routed.sendmsg([packet[40:]], limit, 0, place)
