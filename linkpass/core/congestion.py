@@ -165,7 +165,8 @@ def take(world: World, event: PathEvidence, now_s: float) -> PathEvidence | None
 
 def _absolve(world: World, path: Path, now_s: float) -> None:
     """It was late, not dead: of this nothing stays against it or its links. Earlier failures were failures."""
-    world.congestion.late[path.peer, *path.key] = path.element.cause
+    if not world.table.peers[path.peer].host.slow:
+        world.congestion.late[path.peer, *path.key] = path.element.cause
     blamed = [world.links[link] for link in path.links if link in world.links and link not in world.soft]
     for element in (path.element, *(one for one in blamed if one.cause == path.element.cause)):
         element.absolve(now_s, "late, not dead")
@@ -235,9 +236,13 @@ def peers_changed(world: World, now_s: float) -> None:
 
 
 def witnesses(world: World) -> list[Path]:
-    """Paths of which the delay is known at this moment: those to peers that this host talks to, while they answer."""
-    peers = world.table.peers
-    return [p for p in world.table.probed() if peers[p.peer].active and p.evidence in ("good", "queueing")]
+    """Paths of which the delay is known at this moment: those to peers that this host talks to, while they answer. That
+    one to a slow host is late says nothing of the network, that it is not does."""
+    return [path for path in world.table.probed() if _tells(world.table.peers[path.peer], path)]
+
+
+def _tells(peer: Peer, path: Path) -> bool:
+    return peer.active and (path.evidence == "good" or (path.evidence == "queueing" and not peer.host.slow))
 
 
 def look(world: World, tray: Tray, now_s: float) -> None:

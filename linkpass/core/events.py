@@ -390,6 +390,22 @@ class StepArrived(Event, frozen=True):
     peer: str = ""
 
 
+class ProbeDelay(msgspec.Struct, frozen=True, array_like=True):
+    """How long a host (its address; this one too) let probes wait in a window beyond what is due, on average over the
+    time, and the least of all windows. `source`: its reports on probes, or its answers to datagrams of RoCE."""
+
+    host: str
+    source: Literal["reports", "RoCE"]
+    delay_s: float
+    floor_s: float
+
+
+class ProbeDelays(Event, frozen=True):
+    """The delays of all hosts that are heard, once a second while one of them is long; not told: none is."""
+
+    delays: tuple[ProbeDelay, ...]
+
+
 class DaemonLate(Event, frozen=True):
     """This daemon ran late by `late_s`: what it did not hear in that time is nobody's fault but its own."""
 
@@ -520,7 +536,7 @@ AnyEvent = (
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PeerTunnels | PathEvidence
     | RoceEvidence | CongestionEvidence | PathWindow | FlowWindow | FlowsLosing | FlowsTraced | FlowsUntraced
-    | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked
+    | PaceTold | StepArrived | ProbeDelays | DaemonLate | NoticeHeard | NoticeAcked
     | HostEvidence | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline

@@ -79,6 +79,7 @@ class Core:
             **dict.fromkeys((ev.FlowWindow, ev.FlowsLosing, ev.FlowsTraced, ev.FlowsUntraced), lambda e, now: None),
             ev.PaceTold: lambda e, now: self._stragglers.told(e, now),
             ev.StepArrived: lambda e, now: self._stragglers.arrived(e, now),
+            ev.ProbeDelays: lambda e, now: hosts.on_delays(self.world, self._tray, e, now),
             ev.DaemonLate: self._on_late,
             ev.HostEvidence: lambda e, now: hosts.on_evidence(self.world, self._tray, e, now),
             ev.HostAnswered: lambda e, now: hosts.on_answered(self.world, e, now),
