@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from linkpass.core.detect import LOST_MOST_RATIO
-from linkpass.core.events import CongestionEvidence, PathEvidence, PathWindow
+from linkpass.core.events import CongestionEvidence, PathEvidence, PathWindow, UplinkOverrun
 from linkpass.core.paths import Path, Peer
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Congestion:
     """Peer's title, or this host's name, -> what is full there."""
     told: dict[str, CongestionEvidence] = field(default_factory=dict)
     """Uplink -> what its counters say of congestion."""
+    overrun: dict[str, str] = field(default_factory=dict)
+    """Uplinks whose own queue drops what they cannot send -> why that is known."""
     shares: dict[Place, tuple[float, float]] = field(default_factory=dict)
     """Of paths over such uplinks: probes that were sent and lost meanwhile, older ones weighing less."""
     late: dict[Place, str] = field(default_factory=dict)
@@ -174,7 +176,7 @@ def _absolve(world: World, path: Path, now_s: float) -> None:
 
 def take_window(world: World, event: PathWindow) -> PathWindow:
     """The counts that are evidence of loss."""
-    if not world.congestion.told:
+    if not world.congestion.told and not world.congestion.overrun:
         return event
     shares = world.congestion.shares
     kept = []
@@ -204,7 +206,7 @@ def on_counters(world: World, tray: Tray, event: CongestionEvidence, now_s: floa
     congestion = world.congestion
     before = congestion.told.pop(event.uplink, None)
     if before is None or not event.out:
-        congestion.shares = {place: share for place, share in congestion.shares.items() if place[1] != event.uplink}
+        _count_anew(congestion, event.uplink)
     if event.out or event.into:
         congestion.told[event.uplink] = event
         if before is None:
@@ -216,9 +218,25 @@ def on_counters(world: World, tray: Tray, event: CongestionEvidence, now_s: floa
         )
 
 
+def on_overrun(world: World, tray: Tray, event: UplinkOverrun, now_s: float) -> None:
+    """More is sent over an uplink than it can carry: of what is lost over it a part is lost by this host itself."""
+    congestion = world.congestion
+    before = congestion.overrun.pop(event.uplink, "")
+    if event.why:
+        congestion.overrun[event.uplink] = event.why
+    if bool(before) != bool(event.why):
+        _count_anew(congestion, event.uplink)
+        what = f"{event.uplink} is {'overrun' if event.why else 'no longer overrun'} by what is sent"
+        tray.record(world.new_cause(), what, event.why or "by its own queue", element=event.uplink)
+
+
+def _count_anew(congestion: Congestion, uplink: str) -> None:
+    congestion.shares = {place: share for place, share in congestion.shares.items() if place[1] != uplink}
+
+
 def _crowded_out(world: World, uplink: str) -> str:
     told = world.congestion.told.get(uplink)
-    return "; ".join(told.out) if told is not None else ""
+    return "; ".join((*(told.out if told is not None else ()), *filter(None, (world.congestion.overrun.get(uplink),))))
 
 
 def look_soon(world: World, now_s: float) -> None:

@@ -73,6 +73,7 @@ class Core:
             ev.PeerTunnels: self._on_tunnels,
             ev.PathEvidence: self._on_evidence,
             ev.CongestionEvidence: lambda e, now: congestion.on_counters(self.world, self._tray, e, now),
+            ev.UplinkOverrun: lambda e, now: congestion.on_overrun(self.world, self._tray, e, now),
             ev.RoceEvidence: lambda e, now: roce.on_evidence(self.world, self._tray, e, now),
             ev.PathWindow: self._on_window,
             # for the diagnosis alone
