@@ -55,7 +55,7 @@ class ReportEntry(_Part):
     name = "report entry"
     fields_desc = [  # noqa: RUF012 - how scapy layers are written
         ByteField("path", 0),
-        ByteField("zero", 0),
+        ByteField("late", 0),  # 1 + ms; 0: not told
         ShortField("queueing", 0),  # 10 us units
         IntField("last", 0),
         IntField("count", 0),
@@ -254,7 +254,8 @@ def fields_of(probe: Packet) -> dict[str, Any]:
         "epoch": probe.epoch,
         "report": [
             {"path": one.path, "last": one.last, "count": one.count, "queueing_s": one.queueing * 1e-5,
-             "dwell_s": one.dwell * 1e-6}
+             "dwell_s": one.dwell * 1e-6,
+             "late_s": (one.late - 1) * 1e-3 if one.late else None}
             for one in probe.report
         ],
         "notices": [

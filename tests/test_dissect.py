@@ -22,7 +22,7 @@ SIGNER = wire.Signer(b"a key of the fabric")
 ONE, TWO = (ipaddress.ip_address(text).packed for text in ("fd00:ff::1", "fd00:ff::3"))
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
-entries = st.builds(wire.raw_entry, u8, st.just(0), u16, u32, u32, u32)
+entries = st.builds(wire.raw_entry, u8, u8, u16, u32, u32, u32)
 words = st.text(st.characters(codec="utf-8"), max_size=20)
 notices = st.builds(
     wire.WireNotice, st.sampled_from(wire.Kind), u32, u32, st.integers(0, 4000).map(float), words, words
@@ -77,7 +77,7 @@ def frame(payload: bytes, protocol: int = TCP, family: int = 6, port: int = 3785
 
 
 def payload(addresses: bytes = ONE + TWO, signer: wire.Signer = SIGNER) -> bytes:
-    report = wire.Report(1, 2, 3, [wire.Heard(5, 100, 90, 0.001, 0.002)])
+    report = wire.Report(1, 2, 3, [wire.raw_entry(5, wire.late_byte(0.003), 100, 100, 90, 2000)])
     return wire.encode(signer, addresses, report, 0xABCD, 3, 12, 1_000_000_000, wire.ASK)
 
 
@@ -92,7 +92,10 @@ def test_a_frame_is_told_in_full(protocol: int, family: int) -> None:
     assert seen.protocol == ("TCP" if protocol == TCP else "UDP")
     assert seen.age_s == pytest.approx(0.0003)
     assert seen.probe["path"] == 3 and seen.probe["ask"] is True
-    assert seen.probe["report"] == [{"path": 5, "last": 100, "count": 90, "queueing_s": 0.001, "dwell_s": 0.002}]
+    (entry,) = seen.probe["report"]
+    assert entry == {
+        "path": 5, "last": 100, "count": 90, "queueing_s": 0.001, "dwell_s": 0.002, "late_s": 0.003
+    }  # fmt: skip
 
 
 def test_a_large_probe_is_told_with_its_padding() -> None:

@@ -14,6 +14,7 @@ from linkpass.core.settings import CoreSettings
 from linkpass.edges.clock import Clock
 from linkpass.edges.echoes import EchoEdge
 from linkpass.edges.flow_paths import FlowPathEdge
+from linkpass.edges.kernel.queues import QueueEdge
 from linkpass.edges.kernel.watch import UplinkInfo
 from linkpass.edges.neighbours import EVERY_S, NeighbourEdge
 from linkpass.edges.pace import PaceEdge
@@ -48,6 +49,7 @@ class Senses:
         self.echoes: EchoEdge | None = None
         self.sockets: SocketEdge | None = None
         self.pace: PaceEdge | None = None
+        self._queues: QueueEdge | None = None
         self._flow_paths: FlowPathEdge | None = None
         self._neighbours: NeighbourEdge | None = None
         self._neighbours_why = ""
@@ -74,6 +76,14 @@ class Senses:
             self._notes.append(f"no probes are sent, only carrier is known: {error}")
             return
         self.probes, self.traces = probes, traces
+        queues = QueueEdge(self._submit, self._clock.now_s, settings.detection.queueing_s)
+        try:
+            queues.open()
+        except OSError as error:
+            queues.close()
+            self._notes.append(f"it is not known whether uplinks are overrun: {error}")
+        else:
+            self._queues = queues
         echoes = EchoEdge(settings, self._submit, vrf=self._config.routes.vrf)
         try:
             echoes.open()
@@ -122,6 +132,8 @@ class Senses:
                 self.pace.follow(self.sockets.connections())
             if self._flow_paths is not None:
                 self._flow_paths.follow(self.sockets.connections(), now_s)
+        if self._queues is not None:
+            self._queues.poll()
         if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:
             self._ask_neighbours_at_s = now_s + EVERY_S
             self._spawn(self._ask_neighbours(self._neighbours))
@@ -142,6 +154,10 @@ class Senses:
                 logger.warning("nobody is asked over an uplink", uplink=info.name, error=str(error))
         elif self.echoes is not None:
             self.echoes.drop_uplink(info.name)
+        if self._queues is not None and info.usable:
+            self._queues.set_uplink(info.name, info.index, info.speed_bps)
+        elif self._queues is not None:
+            self._queues.drop_uplink(info.name)
         if self._flow_paths is not None and info.usable:
             try:
                 self._flow_paths.set_uplink(info.name)
@@ -185,6 +201,8 @@ class Senses:
 
     def close(self) -> None:
         """Safe to call twice, and after a failed open."""
-        for edge in (self.pace, self._flow_paths, self.probes, self.traces, self.echoes, self.sockets):
+        for edge in (
+            self.pace, self._flow_paths, self.probes, self.traces, self.echoes, self.sockets, self._queues
+        ):  # fmt: skip
             if edge is not None:
                 edge.close()

@@ -109,15 +109,18 @@ def _peers(view: Row, *, everything: bool) -> RenderableType | None:
     for row in view.get("peers") or ():
         evidence = {key: count for key, count in (row.get("evidence") or {}).items() if count}
         able = row.get("steerable") or {}
-        bad = row.get("silent") or set(evidence) - {"good"} or not evidence
+        bad = row.get("silent") or row.get("slow") or set(evidence) - {"good"} or not evidence
         if not (everything or row.get("active") or bad):
             hidden += 1
             continue
         state = word("silent" if row.get("silent") else "active" if row.get("active") else "known")
         said = Text(" ").join(Text.assemble(f"{count} ", word(key)) for key, count in evidence.items()) or word("-")
         rungs = " ".join(key.removeprefix("rung") for key in sorted(able) if key.startswith("rung") and able[key])
+        slow = f"slow: {row['slow']}" if row.get("slow") else ""
         own_word = f"says of itself: {row['said']}" if row.get("said") else ""
-        why = "; ".join(filter(None, (row.get("silence"), own_word))) or row.get("filtered") or able.get("why", "")
+        why = (
+            "; ".join(filter(None, (row.get("silence"), own_word, slow))) or row.get("filtered") or able.get("why", "")
+        )
         rows.append(
             (row.get("name") or row["address"], row["address"], state, said, seconds(row.get("stale_s")), rungs, why)
         )

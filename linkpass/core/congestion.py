@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from linkpass.core.detect import LOST_MOST_RATIO
-from linkpass.core.events import CongestionEvidence, PathEvidence, PathWindow
+from linkpass.core.events import CongestionEvidence, PathEvidence, PathWindow, UplinkOverrun
 from linkpass.core.paths import Path, Peer
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Congestion:
     """Peer's title, or this host's name, -> what is full there."""
     told: dict[str, CongestionEvidence] = field(default_factory=dict)
     """Uplink -> what its counters say of congestion."""
+    overrun: dict[str, str] = field(default_factory=dict)
+    """Uplinks whose own queue drops what they cannot send -> why that is known."""
     shares: dict[Place, tuple[float, float]] = field(default_factory=dict)
     """Of paths over such uplinks: probes that were sent and lost meanwhile, older ones weighing less."""
     late: dict[Place, str] = field(default_factory=dict)
@@ -165,7 +167,8 @@ def take(world: World, event: PathEvidence, now_s: float) -> PathEvidence | None
 
 def _absolve(world: World, path: Path, now_s: float) -> None:
     """It was late, not dead: of this nothing stays against it or its links. Earlier failures were failures."""
-    world.congestion.late[path.peer, *path.key] = path.element.cause
+    if not world.table.peers[path.peer].host.slow:
+        world.congestion.late[path.peer, *path.key] = path.element.cause
     blamed = [world.links[link] for link in path.links if link in world.links and link not in world.soft]
     for element in (path.element, *(one for one in blamed if one.cause == path.element.cause)):
         element.absolve(now_s, "late, not dead")
@@ -173,7 +176,7 @@ def _absolve(world: World, path: Path, now_s: float) -> None:
 
 def take_window(world: World, event: PathWindow) -> PathWindow:
     """The counts that are evidence of loss."""
-    if not world.congestion.told:
+    if not world.congestion.told and not world.congestion.overrun:
         return event
     shares = world.congestion.shares
     kept = []
@@ -203,7 +206,7 @@ def on_counters(world: World, tray: Tray, event: CongestionEvidence, now_s: floa
     congestion = world.congestion
     before = congestion.told.pop(event.uplink, None)
     if before is None or not event.out:
-        congestion.shares = {place: share for place, share in congestion.shares.items() if place[1] != event.uplink}
+        _count_anew(congestion, event.uplink)
     if event.out or event.into:
         congestion.told[event.uplink] = event
         if before is None:
@@ -215,9 +218,25 @@ def on_counters(world: World, tray: Tray, event: CongestionEvidence, now_s: floa
         )
 
 
+def on_overrun(world: World, tray: Tray, event: UplinkOverrun, now_s: float) -> None:
+    """More is sent over an uplink than it can carry: of what is lost over it a part is lost by this host itself."""
+    congestion = world.congestion
+    before = congestion.overrun.pop(event.uplink, "")
+    if event.why:
+        congestion.overrun[event.uplink] = event.why
+    if bool(before) != bool(event.why):
+        _count_anew(congestion, event.uplink)
+        what = f"{event.uplink} is {'overrun' if event.why else 'no longer overrun'} by what is sent"
+        tray.record(world.new_cause(), what, event.why or "by its own queue", element=event.uplink)
+
+
+def _count_anew(congestion: Congestion, uplink: str) -> None:
+    congestion.shares = {place: share for place, share in congestion.shares.items() if place[1] != uplink}
+
+
 def _crowded_out(world: World, uplink: str) -> str:
     told = world.congestion.told.get(uplink)
-    return "; ".join(told.out) if told is not None else ""
+    return "; ".join((*(told.out if told is not None else ()), *filter(None, (world.congestion.overrun.get(uplink),))))
 
 
 def look_soon(world: World, now_s: float) -> None:
@@ -235,9 +254,13 @@ def peers_changed(world: World, now_s: float) -> None:
 
 
 def witnesses(world: World) -> list[Path]:
-    """Paths of which the delay is known at this moment: those to peers that this host talks to, while they answer."""
-    peers = world.table.peers
-    return [p for p in world.table.probed() if peers[p.peer].active and p.evidence in ("good", "queueing")]
+    """Paths of which the delay is known at this moment: those to peers that this host talks to, while they answer. That
+    one to a slow host is late says nothing of the network, that it is not does."""
+    return [path for path in world.table.probed() if _tells(world.table.peers[path.peer], path)]
+
+
+def _tells(peer: Peer, path: Path) -> bool:
+    return peer.active and (path.evidence == "good" or (path.evidence == "queueing" and not peer.host.slow))
 
 
 def look(world: World, tray: Tray, now_s: float) -> None:

@@ -346,6 +346,14 @@ class CongestionEvidence(Event, frozen=True):
     into: tuple[str, ...] = ()
 
 
+class UplinkOverrun(Event, frozen=True):
+    """The queue that this host itself keeps in front of an uplink drops what is more than the uplink can send
+    (`linkpass.core.offered`); sent on a change. `why` empty: it is over, or not known any more."""
+
+    uplink: str
+    why: str = ""
+
+
 class PathWindow(Event, frozen=True):
     """A window's counts of all paths to a peer. Sent only while losses are about, so that quiet time costs nothing."""
 
@@ -388,6 +396,22 @@ class StepArrived(Event, frozen=True):
     step: int
     at_s: float
     peer: str = ""
+
+
+class ProbeDelay(msgspec.Struct, frozen=True, array_like=True):
+    """How long a host (its address; this one too) let probes wait in a window beyond what is due, on average over the
+    time, and the least of all windows. `source`: its reports on probes, or its answers to datagrams of RoCE."""
+
+    host: str
+    source: Literal["reports", "RoCE"]
+    delay_s: float
+    floor_s: float
+
+
+class ProbeDelays(Event, frozen=True):
+    """The delays of all hosts that are heard, once a second while one of them is long; not told: none is."""
+
+    delays: tuple[ProbeDelay, ...]
 
 
 class DaemonLate(Event, frozen=True):
@@ -519,8 +543,8 @@ AnyEvent = (
     UplinkState | UplinkGone | PortEvent | SteeringLost | PeerKnown | PeersActive | PeerSilent | PeerBack
     | PeerData | PeerFiltered | FlowStands | FlowGoes | PeerPatience | FlowMoved | FlowsLeft | FlowsStay
     | LabelsTraced | TraceFailed | UplinksResolved | ResolveFailed | FlowCompared | PeerTunnels | PathEvidence
-    | RoceEvidence | CongestionEvidence | PathWindow | FlowWindow | FlowsLosing | FlowsTraced | FlowsUntraced
-    | PaceTold | StepArrived | DaemonLate | NoticeHeard | NoticeAcked
+    | RoceEvidence | CongestionEvidence | UplinkOverrun | PathWindow | FlowWindow | FlowsLosing | FlowsTraced
+    | FlowsUntraced | PaceTold | StepArrived | ProbeDelays | DaemonLate | NoticeHeard | NoticeAcked
     | HostEvidence | HostAnswered | HostAskFailed | DrainRequested | UndrainRequested | ClearRequested
     | GroupProgrammed | GroupLeads | GroupFailed | LabelsProgrammed | LabelsFailed | Escalated | EscalateFailed
     | Deadline

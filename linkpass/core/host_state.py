@@ -12,6 +12,22 @@ NEVER_S = float("-inf")
 
 
 @dataclass(slots=True)
+class Slowness:
+    """How a host lets probes wait. `score`: windows in which it was late, by which they outnumber the others."""
+
+    score: int = 0
+    at_s: float = NEVER_S
+    """When it was last late."""
+    until_s: float | None = None
+    """Slow until then, if it is not late again; None: it is not slow."""
+    hold_s: float = 0.0
+    """How long it has to be in time; doubles when it is soon slow again."""
+    ended_at_s: float = NEVER_S
+    cause: str = ""
+    why: str = ""
+
+
+@dataclass(slots=True)
 class HostState:
     """Of one peer. What belongs to a silence is forgotten with it (`fresh`)."""
 
@@ -31,6 +47,7 @@ class HostState:
     """Localisation names it though it is heard: until when that is not said again."""
     stood_at_s: float = NEVER_S
     """When a queue pair with it was last told to stand."""
+    slowness: Slowness = field(default_factory=Slowness)
     answered_s: dict[str, float] = field(default_factory=dict)
     """Peers that asked whether it is heard -> until when they are not answered again."""
     # of the present silence
@@ -53,6 +70,11 @@ class HostState:
     """What localisation holds against it."""
     meaning: str = ""
     """What its silence means, for people; empty: not said yet, or not silent."""
+
+    @property
+    def slow(self) -> bool:
+        """It lets probes wait for long, and has done so for a while."""
+        return self.slowness.until_s is not None
 
     def fresh(self, next_id: int) -> None:
         """A silence begins, or is over."""

@@ -88,6 +88,13 @@ class Detection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only a peer with which data was exchanged within this time before its silence is given up."""
     clean_s: float = 1.0
     """A lossy link has to carry probes without a loss for this long before its return is even observed."""
+    slow_host_s: float = 0.03
+    """A host lets probes wait so much longer than at its best, on average over a second: three probes' intervals. By
+    then what it reports is older than the run of losses that makes a blackhole."""
+    slow_host_ratio: float = 3.0
+    """And so many times as long as the median of the other hosts: where all are late it is no host."""
+    slow_host_windows: int = 10
+    """Seconds in which that was so, by which they outnumber the others, before the host is called slow."""
     grace_s: float = 0.5
     """After a start nothing is judged for this long: the first probes race the other daemons' starts."""
 

@@ -37,6 +37,8 @@ class PeerView(msgspec.Struct, frozen=True):
     """What its silence means; empty: it is heard, or that is not said yet."""
     said: str = ""
     """What it says of itself; empty: nothing bad."""
+    slow: str = ""
+    """How late it answers probes, when it is slow; empty: it is not."""
 
 
 class LinkView(msgspec.Struct, frozen=True):
@@ -204,6 +206,7 @@ def view_of(world: World, now_s: float) -> View:
                 peer.filtered,
                 peer.host.meaning,
                 peer.host.said if peer.host.said_until_s > now_s else "",
+                peer.host.slowness.why if peer.host.slow else "",
             )
         )
     links = []

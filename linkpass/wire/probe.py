@@ -18,7 +18,7 @@ Layout, all numbers big-endian:
         30      2  length of the whole payload, the MAC included
         32   16*n  report entries, one for each path of the *receiver* that the sender heard:
                      0  1  path number
-                     1  1  zero
+                     1  1  late: 0: not told; else 1 + ms by which this report left after it was due, saturating
                      2  2  queueing: one-way delay above its floor, 10 us units, saturating
                      4  4  last (highest) sequence heard
                      8  4  probes heard since the boot id began, never less than before
@@ -199,7 +199,13 @@ def entry_bytes(entry: Heard) -> bytes:
 
 
 raw_entry = _ENTRY.pack
-"""(path, 0, queueing in 10 us, last, count, dwell in us), each in its range: for those who count in these units."""
+"""(path, late as of `late_byte`, queueing in 10 us, last, count, dwell in us), each in its range: for those who count
+in these units."""
+
+
+def late_byte(late_s: float) -> int:
+    """By how much a report leaves after it was due, as its entries say; less than none is none."""
+    return 1 + min(254, max(0, int(late_s * 1e3)))
 
 
 def notice_bytes(notice: WireNotice) -> bytes:
@@ -241,8 +247,14 @@ class Probe(msgspec.Struct, gc=False):
     tlvs: int
     payload: bytes
 
+    @property
+    def late_s(self) -> float | None:
+        """By how much the report left after it was due, in whole ms up to 0.254 s; None: it does not say."""
+        late = self.payload[HEADER_BYTES + 1] if self.entries else 0
+        return (late - 1) * 1e-3 if late else None
+
     def raw_report(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """(path, 0, queueing in 10 us, last, count, dwell in us) of each entry, as on the wire."""
+        """(path, late, queueing in 10 us, last, count, dwell in us) of each entry, as on the wire."""
         end = HEADER_BYTES + self.entries * _ENTRY.size
         return _ENTRY.iter_unpack(self.payload[HEADER_BYTES:end])
 

@@ -70,8 +70,10 @@ _MEMBER: Final = struct.Struct("=IBBH")
 _U32: Final = struct.Struct("=I")
 
 RTM_GETRULE: Final = 34
+RTM_GETQDISC: Final = 38
 _DUMP_HEADER: Final = {
     RTM_GETLINK: 16, RTM_GETADDR: 8, RTM_GETROUTE: 12, RTM_GETNEIGH: 12, RTM_GETNEXTHOP: 8, RTM_GETRULE: 12,
+    RTM_GETQDISC: 20,
 }  # fmt: skip
 
 

@@ -73,8 +73,8 @@ class Host:
         return {(p.uplink, p.label): p.evidence for p in self.edge.snapshot().paths}
 
     def news(self) -> list[ev.Event]:
-        """All but the daemon's own lateness, which a busy machine causes at any time."""
-        return [event for event in self.told if not isinstance(event, ev.DaemonLate)]
+        """All but the daemons' lateness, which a busy machine causes at any time."""
+        return [event for event in self.told if not isinstance(event, ev.DaemonLate | ev.ProbeDelays)]
 
     def all(self, kind: type[ev.Event]) -> list[ev.Event]:
         return [event for event in self.told if isinstance(event, kind)]

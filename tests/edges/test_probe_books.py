@@ -349,3 +349,17 @@ def test_a_daemon_stopped_between_two_rings_reports_one_moment_or_counts_anew(
     Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: clock[0]).drain()
     assert (first.reads, second.reads) == (reads, reads)
     assert (books.epoch != before) is anew
+
+
+@pytest.mark.parametrize(("stopped_s", "reads"), [(0.0, 1), (0.001, 1), (0.07, 2), (3.0, 2)])
+def test_a_daemon_stopped_between_reading_and_reporting_reads_again(stopped_s: float, reads: int) -> None:
+    """What lies in the rings by then was heard at the time of the report: its peers would miss it on all paths."""
+    clock = [100.0]
+    books = Books(CoreSettings(host="h1", address="fd00::1"))
+    ring = _Ring(clock, [])
+    books.ports = {"eth1": ring}  # type: ignore[dict-item]
+    listener = Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: clock[0])
+    listener.drain()
+    clock[0] += stopped_s
+    assert listener.fresh() == clock[0]
+    assert ring.reads == reads

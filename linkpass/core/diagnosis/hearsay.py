@@ -15,9 +15,11 @@ PORT_NATS: Final = 30.0
 TOLD_NATS: Final = 12.0
 """A peer's word about its own port."""
 SHARED_NATS: Final = 8.0
+SLOW_NATS: Final = 3.0
+"""A host that lets probes wait: of two explanations that are as good, the host before what leads to it."""
 MOST_SHARED_NATS: Final = 10.0
-"""Peers' verdicts, of one and of all: enough to break a tie, less than what any element costs, so that no number of
-words accuses one without losses that this host has seen."""
+"""Peers' verdicts, of one and of all, and that a host is slow: enough to break a tie, less than what any element costs,
+so that no number of words accuses one without losses that this host has seen."""
 
 
 def hints(world: World, paths: Paths, now_s: float) -> tuple[Hint, ...]:
@@ -42,6 +44,9 @@ def hints(world: World, paths: Paths, now_s: float) -> tuple[Hint, ...]:
             shared.add(element, SHARED_NATS, said)
             if ">" in element and not _sees(paths, element):
                 shared.add_link(element, SHARED_NATS, said)
+    for peer in world.table.peers.values():
+        if peer.host.slow:
+            shared.add(peer.title(), SLOW_NATS, f"it is slow: {peer.host.slowness.why}")
     for element, nats, said in shared.all():
         found.add(element, min(nats, MOST_SHARED_NATS), said)
     return tuple(Hint(*one) for one in found.all())

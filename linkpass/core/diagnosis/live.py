@@ -137,7 +137,7 @@ class Diagnosis:
             entry = self._accounts.settle(peer, path, now_s, span_s, quiet_s)
             sent[place], lost[place] = entry.sent, entry.lost
             mute[place], anew[place] = entry.mute, entry.anew
-            queued[place] = float(path.evidence == "queueing")
+            queued[place] = float(path.evidence == "queueing" and not peer.host.slow)
             probes[:, place] = entry.probes
             self._count(key, entry, now_s)
         if self._ground.flows:

@@ -17,10 +17,11 @@ from linkpass.core.hosts.silence import (
     on_goodbye,
     on_silent,
 )
+from linkpass.core.hosts.slow import on_delays
 from linkpass.core.hosts.words import WORDS, on_word
 
 __all__ = [
     "WORDS", "ask_who_is_known", "clear", "deadlines", "follow", "on_answer", "on_answered", "on_ask_failed",
-    "on_back", "on_data", "on_escalated", "on_evidence", "on_filtered", "on_flow_stands", "on_goodbye", "on_late",
-    "on_silent", "on_switch", "on_traced", "on_verdict", "on_word", "tick", "witnesses",
+    "on_back", "on_data", "on_delays", "on_escalated", "on_evidence", "on_filtered", "on_flow_stands", "on_goodbye",
+    "on_late", "on_silent", "on_switch", "on_traced", "on_verdict", "on_word", "tick", "witnesses",
 ]  # fmt: skip

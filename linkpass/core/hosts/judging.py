@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from linkpass.core.events import HostEvidence
-from linkpass.core.hosts import asking, behind, escalation, own, words
+from linkpass.core.hosts import asking, behind, escalation, own, slow, words
 from linkpass.core.hosts.escalation import escalate
 from linkpass.core.hosts.silence import ASK_S, judge_anew, judge_at, says_it_fails
 from linkpass.core.paths import Peer
@@ -39,6 +39,7 @@ def deadlines(world: World) -> Iterator[float]:
                 yield at_s
     yield from own.deadlines(world)
     yield from escalation.deadlines(world)
+    yield from slow.deadlines(world)
 
 
 def tick(world: World, tray: Tray, now_s: float) -> None:
@@ -56,6 +57,7 @@ def tick(world: World, tray: Tray, now_s: float) -> None:
                     _judge(world, tray, peer, now_s)
     own.tick(world, tray, now_s)
     escalation.tick(world, tray, now_s)
+    slow.tick(world, tray, now_s)
 
 
 def _unheard(peer: Peer, due_s: float, now_s: float) -> bool:
@@ -211,6 +213,8 @@ def _evidence(peer: Peer, now_s: float) -> Iterator[str]:
         yield "its data has stopped" if peer.data_flows is False else "no data with it is known"
     if peer.host.said:
         yield f"it said of itself: {peer.host.said}"
+    if peer.host.slow:
+        yield f"it was slow before: {peer.host.slowness.why}"
 
 
 def _surroundings(peer: Peer, shared: list[str], others: int, explained: str, miss: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from linkpass.core.settings import CoreSettings
 from linkpass.edges.probes.budget import Bucket
+from linkpass.edges.probes.lateness import Lateness
 from linkpass.edges.probes.paths import SentPath
 from linkpass.edges.probes.peers import Peer
 from linkpass.edges.probes.ports import Port, TunnelPort
@@ -50,6 +51,8 @@ class Books:
         self.attentive_until_s = -math.inf
         self.host_budget = Bucket(settings.probing.max_packets_per_s)
         self.link_budgets: dict[str, Bucket] = {}
+        self.late, self.roce_late = Lateness(), Lateness()
+        """Of this host itself: of its reports, and of its asking by datagrams of RoCE."""
         self.on_roce: Callable[[Peer, list[RocePlace]], None] | None = None
         """Hears where a peer answers datagrams of RoCE."""
         self.on_pace: Callable[[Peer, list[tuple[int, bytes]]], None] | None = None

@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from linkpass.core.commands import ProbeTarget, SendNotice, SetProbes
-from linkpass.core.events import DaemonLate, Event, PathWindow, PeerFiltered, PeerSilent
+from linkpass.core.events import DaemonLate, Event, PathWindow, PeerFiltered, PeerSilent, ProbeDelays
 from linkpass.core.settings import CoreSettings
 from linkpass.core.survey import FAST_S, stretch
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.hearing import KINDS, Listener
+from linkpass.edges.probes.lateness import LATENESS_S, delays_of
 from linkpass.edges.probes.pace import PaceTalk
 from linkpass.edges.probes.paths import SentPath, Twin
 from linkpass.edges.probes.peers import Outgoing, Peer
@@ -98,8 +99,8 @@ class ProbeEdge:
         self._vrf = vrf.encode()
         self._signer = signer = probe.Signer(key)
         self._books = Books(settings)
-        self._sender = Sender(self._books, signer, clock)
         self._listener = Listener(self._books, signer, emit, clock)
+        self._sender = Sender(self._books, signer, clock, self._listener.fresh)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf
@@ -109,7 +110,7 @@ class ProbeEdge:
         self._watching = True
         """Whether packets wake the loop."""
         self._heap: list[tuple[float, int, Group]] = []
-        self._window_s = self._housekeeping_s = self._notices_s = math.inf
+        self._window_s = self._housekeeping_s = self._notices_s = self._lateness_s = math.inf
         self._judge_from_s = -math.inf
         self._late: deque[tuple[float, float]] = deque(maxlen=LATE_KEPT)
         """When ticks came late, and by how much."""
@@ -143,6 +144,7 @@ class ProbeEdge:
         now_s = self._judge_from_s = self._clock()
         self._window_s = now_s + WINDOW_S
         self._housekeeping_s = now_s + HOUSEKEEPING_S
+        self._lateness_s = now_s + LATENESS_S
         self._arm()
 
     def _hold_port(self) -> None:
@@ -431,6 +433,10 @@ class ProbeEdge:
         if now_s >= self._window_s:
             self._window_s = now_s + WINDOW_S
             self._tell_windows(now_s)
+        if now_s >= self._lateness_s:
+            self._lateness_s = now_s + LATENESS_S
+            if delays := delays_of(self._books, self._settings.detection.slow_host_s / 2):
+                self._emit(ProbeDelays(delays=delays))
 
     def _on_packet(self) -> None:
         with self._faults.caught("hearing probes"):
@@ -447,15 +453,16 @@ class ProbeEdge:
         hot = self._books.hot
         while self._heap and self._heap[0][0] <= now_s:
             _, number, group = self._heap[0]
-            due_s = group.due_s + group.interval_s
+            was_due_s, due_s = group.due_s, group.due_s + group.interval_s
             group.due_s = due_s if due_s > now_s else now_s + group.interval_s  # what was missed is not made up for
             heapq.heapreplace(self._heap, (group.due_s, number, group))
             paths = group.take(self._settings.probing.large_ratio)
             if group.peer in hot:
                 hot[group.peer] = now_s + group.interval_s / EXTRA
-                self._sender.batch(group.peer, paths, probe.ASK)
+                self._sender.batch(group.peer, paths, probe.ASK, due_s=was_due_s)
             else:
-                self._sender.batch(group.peer, paths)
+                self._sender.batch(group.peer, paths, due_s=was_due_s)
+            self._books.late.take(now_s - was_due_s, now_s - was_due_s + group.interval_s)
         for peer in [p for p, due_s in hot.items() if due_s <= now_s]:
             self._sender.extra(peer, now_s)
 

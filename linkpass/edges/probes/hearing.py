@@ -83,6 +83,18 @@ class Listener:
         self._payload_at = payload_offset(len(books.own), books.protocol)
         self._addresses_at = 22 if len(books.own) == 16 else 26
 
+    def fresh(self) -> float:
+        """The time, of which may be reported what was heard: all rings were read at most SKEW_S ago. A daemon that was
+        stopped between reading and reporting would else say that it has not heard what lies in the rings; as a peer
+        sees it, all its paths have lost what came meanwhile."""
+        now_s = self._clock()
+        for _ in range(DRAINS):
+            if now_s - self._drained_s <= SKEW_S:
+                break
+            self.drain()
+            now_s = self._clock()
+        return now_s
+
     def drain(self) -> None:
         """Take all rings out and hear what was in them. What is reported next has to be one moment's state: a daemon
         that was stopped between two rings would else report newer probes of one uplink than of another, and the peer
@@ -183,6 +195,8 @@ class Listener:
                 peer.count_anew(packet.epoch)
             if packet.entries and packet.report_sequence > peer.report_heard:
                 peer.report_heard = packet.report_sequence
+                if (late_s := packet.late_s) is not None:
+                    peer.late.told(late_s, packet.sent_ns * 1e-9)
                 self._settle(peer, packet, received_s, now_s)
             if packet.tlvs:
                 self._take_words(peer, packet)

@@ -15,6 +15,7 @@ from typing import Final
 
 from linkpass.core.detect import WindowedMin
 from linkpass.core.settings import Detection
+from linkpass.edges.probes.lateness import Lateness
 from linkpass.edges.probes.paths import HeardPath, SentPath, Twin
 from linkpass.wire import probe
 from linkpass.wire.frame import Template
@@ -75,6 +76,8 @@ class Peer:
         self.last_heard_s = -math.inf
         self.heard_by: tuple[str, int] | None = None
         """Uplink and label of the newest packet: where a peer that is not in our plan is answered."""
+        self.late, self.roce_late = Lateness(), Lateness()
+        """How late its reports leave, and how late it answers datagrams of RoCE."""
         self.asked = False
         self.answered_s = -math.inf
         self.acks: dict[int, None] = {}
@@ -144,6 +147,7 @@ class Peer:
         self.end_said = 0
         self.heard.clear()
         self.clock = WindowedMin(CLOCK_S)
+        self.late, self.roce_late = Lateness(), Lateness()
         self.report_heard = -1
         self.seen_notices.clear()
         for path in self.paths.values():
@@ -154,8 +158,8 @@ class Peer:
         for path in self.paths.values():
             path.count_anew()
 
-    def report_entries(self, now_s: float) -> list[bytes]:
-        """As many as fit, those heard last: numbers that are not used any more fade away."""
+    def report_entries(self, now_s: float, late: int = 0) -> list[bytes]:
+        """As many as fit, those heard last: numbers that are not used any more fade away. `late`: as on the wire."""
         entries = []
         heard_paths = list(self.heard.items())
         if len(heard_paths) > probe.MAX_REPORT:
@@ -171,7 +175,7 @@ class Peer:
                 if not 0 <= queueing <= 0xFFFF:
                     queueing = 0xFFFF if queueing > 0 else 0
                 dwell = int(dwell_s * 1e6) if dwell_s > 0 else 0
-                entries.append(probe.raw_entry(index, 0, queueing, heard.window.newest, heard.count, dwell))
+                entries.append(probe.raw_entry(index, late, queueing, heard.window.newest, heard.count, dwell))
         return entries[: probe.MAX_REPORT]
 
     def take_report(self, packet: probe.Probe, received_s: float, settings: Detection) -> tuple[list[SentPath], int]:

@@ -254,7 +254,11 @@ class RoceProbes:
         for entry in packet.report():
             target = self._numbers.get(entry.path)
             if target is not None and (target.key.own, target.key.gid) == (datagram.target, datagram.source):
+                answered = target.answered
                 self._tell(target, target.answer(entry, datagram.at_s, now_s))
+                if target.answered > answered:
+                    peer.roce_late.take(target.peer_host_s, self._interval_s)
+                    self._books.roce_late.take(target.host_s, self._interval_s)
         return True
 
     def _answer(self, side: Side, datagram: Arrived, peer: Peer, packet: probe.Probe) -> bool:

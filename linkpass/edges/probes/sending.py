@@ -31,20 +31,26 @@ Place = tuple[str, int]
 
 
 class Sender:
-    def __init__(self, books: Books, signer: probe.Signer, clock: Callable[[], float]) -> None:
-        self._books, self._signer, self._clock = books, signer, clock
+    def __init__(
+        self, books: Books, signer: probe.Signer, clock: Callable[[], float], fresh: Callable[[], float] | None = None
+    ) -> None:
+        """`fresh`: the clock of reports, see `Listener.fresh`."""
+        self._books, self._signer, self._clock, self._fresh = books, signer, clock, fresh or clock
         probing = books.settings.probing
         self._headers_bytes = payload_offset(len(books.own), books.protocol) - ETHERNET_BYTES
         self._least_bytes = probing.size_bytes - (20 if books.protocol == TCP else 8)
 
-    def batch(self, peer: Peer, paths: Iterable[SentPath], flags: int = 0, *, extra: bool = False) -> int:
+    def batch(
+        self, peer: Peer, paths: Iterable[SentPath], flags: int = 0, *, extra: bool = False, due_s: float | None = None
+    ) -> int:
         """One report and one time stamp for all, one probe on each path; returns how many left.
 
-        `extra`: beyond the plan, and taken from the budget before."""
+        `extra`: beyond the plan, and taken from the budget before. `due_s`: when the plan wanted it; the report says
+        how much later that is."""
         books = self._books
         stats, ports, signer, boot, to_peer = books.stats, books.ports, self._signer, books.boot, peer.to_peer
-        now_s = self._clock()
-        report = self._report(peer, now_s)
+        now_s = self._fresh()
+        report = self._report(peer, now_s, late=0 if due_s is None else probe.late_byte(now_s - due_s))
         sent_ns = int(now_s * 1e9)
         left: dict[str, int] = {}
         for path in paths:
@@ -123,7 +129,8 @@ class Sender:
                 peer.asked = False
                 peer.answered_s = now_s
                 books.owed.discard(peer)
-                self._loose(peer, places, self._report(peer, now_s), 0)
+                made_s = self._fresh()
+                self._loose(peer, places, self._report(peer, made_s), 0, made_s)
 
     def notices(self, peer: Peer, now_s: float) -> float:
         """Send the peer's due notices over every usable uplink, and over at most as much as fits into one packet.
@@ -182,9 +189,12 @@ class Sender:
             best = [peer.heard_by]
         return best
 
-    def _loose(self, peer: Peer, places: list[Place], report: probe.Report, flags: int) -> None:
+    def _loose(
+        self, peer: Peer, places: list[Place], report: probe.Report, flags: int, made_s: float | None = None
+    ) -> None:
+        """`made_s`: when the report was made, if it says what was heard."""
         books = self._books
-        sent_ns = int(self._clock() * 1e9)
+        sent_ns = int((self._clock() if made_s is None else made_s) * 1e9)
         for place in places:
             port = books.ports[place[0]]
             template = peer.loose_templates.get(place)
@@ -217,13 +227,13 @@ class Sender:
 
     def _report(
         self, peer: Peer, now_s: float, notices: list[probe.WireNotice] | None = None,
-        roce: list[probe.RocePlace] | None = None, values: Sequence[tuple[int, bytes]] = (),
+        roce: list[probe.RocePlace] | None = None, values: Sequence[tuple[int, bytes]] = (), late: int = 0,
     ) -> probe.Report:  # fmt: skip
         peer.reports_sent += 1
         acks = list(peer.acks)[:MAX_ACKS]
         for number in acks:
             del peer.acks[number]
-        heard = () if notices or roce or values else peer.report_entries(now_s)
+        heard = () if notices or roce or values else peer.report_entries(now_s, late)
         says_end = bool(notices) or peer.end_said < END_FIRST or not peer.reports_sent % END_EVERY
         peer.end_said += says_end
         return probe.Report(
