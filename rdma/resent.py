@@ -123,8 +123,9 @@ class Lately:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Went]] = deque()
 
-    def add(self, went: Went, now_s: float) -> None:
-        if went.again is not None:
+    def add(self, went: Went | None, now_s: float) -> None:
+        """After each look; None: it told nothing."""
+        if went is not None and went.again is not None:
             self._seen.append((now_s, went))
         while self._seen and self._seen[0][0] <= now_s - LATELY_S:
             self._seen.popleft()

@@ -234,8 +234,10 @@ def test_what_is_shown_is_of_the_last_seconds() -> None:
     lately.add(Went(0.0, 10, 3, by="device"), 1.0)
     lately.add(Went(0.0, 0, 1, least=True, by="number"), 2.0)
     assert lately.told() == (4, True, "number")
-    lately.add(Went(0.0, 10), 1.0 + LATELY_S)
+    lately.add(None, 1.0 + LATELY_S)
     assert lately.told() == (1, True, "number")
+    lately.add(Went(0.0, 10), 2.0 + LATELY_S)
+    assert lately.told() == (None, False, "")
 
 
 # with the kernel's list
