@@ -179,6 +179,7 @@ class Resent:
         asked just now."""
         found: dict[Number, Went] = {}
         before, self._before = self._before, {}
+        counters = {device: _by_pair(some) for device, some in bound.items()}
         grown = {device: _grown(self._totals.get(device), now) for device, now in totals.items()}
         for at, qp in queue_pairs.items():
             was, of = before.get(at), family.get(qp.device, "")
@@ -192,7 +193,7 @@ class Resent:
                 most = MOST_PER_S.get(of, OF_HARDWARE_PER_S)
                 step = advance(was.qp.sq_psn, qp.sq_psn, now_s - was.at_s, most)
             if of in RETRIES:
-                went = _counted(one, step, bound.get(qp.device), RETRIES[of], now_s)
+                went = _counted(one, step, counters.get(qp.device), RETRIES[of], now_s)
             elif was is None:
                 went = None
             elif of == "rxe":
@@ -247,8 +248,17 @@ def _of_soft(since_s: float, step: int | None, grown: int | None, *, alone: bool
     return Went(since_s, sent, 1, least=True, by="number") if step < 0 else Went(since_s, sent)
 
 
+def _by_pair(bound: Collection[Bound]) -> dict[int, list[Bound]]:
+    """The counters of each queue pair."""
+    found: dict[int, list[Bound]] = {}
+    for counter in bound:
+        for lqpn in counter.queue_pairs:
+            found.setdefault(lqpn, []).append(counter)
+    return found
+
+
 def _counted(
-    one: _Before, step: int | None, bound: Collection[Bound] | None, names: tuple[str, ...], now_s: float
+    one: _Before, step: int | None, bound: Mapping[int, list[Bound]] | None, names: tuple[str, ...], now_s: float
 ) -> Went | None:
     """By the counter that is bound to it alone. What several share, as those of one program do in automatic mode, may
     be any of them's."""
@@ -257,8 +267,8 @@ def _counted(
         known.sent = None if known.sent is None or step is None else known.sent + max(0, step)
     if bound is None:
         return None
-    mine = [counter for counter in bound if one.qp.lqpn in counter.queue_pairs]
-    counter = mine[0] if len(mine) == 1 and mine[0].queue_pairs == (one.qp.lqpn,) else None
+    mine = bound.get(one.qp.lqpn, [])
+    counter = mine[0] if len(mine) == 1 and len(mine[0].queue_pairs) == 1 else None
     one.counter = _Counter(counter.number, counter.counted, now_s) if counter is not None else None
     if counter is None or known is None or known.number != counter.number:
         return None
