@@ -23,11 +23,12 @@ from rdma.borrowed import NotBorrowedError, borrowed, device_file, device_number
 from rdma.counters.table import FAMILIES
 from rdma.deadline import Deadline, deadline
 from rdma.devices import address_of, driver_of
-from rdma.nldev import Nldev, QueuePair
+from rdma.nldev import Bound, Nldev, QueuePair
 from rdma.owners import Owner, Owners
 from rdma.posted import outstanding
 from rdma.program import program
-from rdma.sysfs import ROOT
+from rdma.resent import ASKED_S, RETRIES, Number, Resent, Totals, Went, only_one
+from rdma.sysfs import ROOT, read_number
 from rdma.uverbs import Queried
 
 CONNECTED: Final = frozenset({"RC", "UC", "XRC_INI", "XRC_TGT"})
@@ -46,7 +47,8 @@ class Flow(msgspec.Struct, frozen=True):
     long it has sent, and received, nothing new; None while it was seen only once. `posted`: requests that wait
     meanwhile, None when that is not known or was not looked at; `again`: it was seen a moment ago to send something a
     second time, so something does wait for an answer. `qp.pid` is the process, 0 where it cannot be found; `may_be`:
-    addresses that it may send to, where which one is not certain."""
+    addresses that it may send to, where which one is not certain. `went`: what it has sent since the look before, None
+    where that is not known."""
 
     qp: QueuePair
     program: str
@@ -61,6 +63,7 @@ class Flow(msgspec.Struct, frozen=True):
     why: str = ""
     own: str = ""
     may_be: tuple[str, ...] = ()
+    went: Went | None = None
 
     @property
     def name(self) -> str:
@@ -139,6 +142,8 @@ class FlowTable:
         self._owners = Owners()
         self._known: dict[Key, _Known] = {}
         self._family: dict[str, str] = {}
+        self._resent = Resent()
+        self._bound_s = -math.inf
         self.unknown: dict[str, str] = {}
         """Devices of which the last look did not see all -> why."""
 
@@ -167,7 +172,8 @@ class FlowTable:
             self._ask(of, ones, now_s)
         names = {pid: program(pid) if pid else "" for pid in {owner.pid for _, _, owner in self._known}}
         count = Counter((device, owner) for device, _, owner in self._known)
-        return [self._flow(key, one, now_s, names, count) for key, one in known.items()] + [
+        flows = [self._flow(key, one, now_s, names, count) for key, one in known.items()]
+        return self._with_went(flows, listing.queue_pairs, now_s) + [
             self._unseen(key, one, names) for key, one in kept.items()
         ]
 
@@ -249,6 +255,26 @@ class FlowTable:
             deadline=waits, silent_s=silent_s, received_s=now_s - one.received_s if one.looks else None, posted=posted,
             again=now_s - one.again_s <= AGAIN_S, why=one.why or odd, may_be=one.may_be,
         )  # fmt: skip
+
+    def _with_went(self, flows: list[Flow], listed: list[QueuePair], now_s: float) -> list[Flow]:
+        """With what they have sent, and sent again."""
+        family = {device: self.family(device) for device in {flow.qp.device for flow in flows}}
+        idle = {(flow.qp.device, flow.qp.lqpn) for flow in flows if flow.posted == 0}
+        whole = [qp for qp in listed if qp.device not in self.unknown]
+        bound: dict[str, list[Bound]] = {}
+        if now_s >= self._bound_s + ASKED_S:
+            self._bound_s = now_s
+            asked = ((device, self._kernel.bound(device)) for device, of in family.items() if of in RETRIES)
+            bound = {device: found for device, found in asked if found is not None}
+        pairs: dict[Number, QueuePair] = {(flow.qp.device, flow.qp.lqpn): flow.qp for flow in flows}
+        totals = {device: self._totals(device) for device, of in family.items() if of == "rxe"}
+        went = self._resent.look(now_s, pairs, family, totals, only_one(whole, idle), bound)
+        return [msgspec.structs.replace(flow, went=went.get((flow.qp.device, flow.qp.lqpn))) for flow in flows]
+
+    def _totals(self, device: str) -> Totals:
+        """Of soft-RoCE, which has one port."""
+        files = self._root / "class/infiniband" / device / "ports/1/hw_counters"
+        return Totals(read_number(files / "completer_retry_err"), read_number(files / "rcvd_rnr_err"))
 
     def _unseen(self, key: Key, one: _Known, names: dict[int, str]) -> Flow:
         """One that was there before, of a device that does not tell of all now."""

@@ -20,10 +20,12 @@ from rdma.netlink import DONE, DUMP, ERROR, HEADER, REQUEST, attributes, encode,
 
 NETLINK_RDMA: Final = 20
 _NLDEV: Final = 5 << 10
-_GET, _RES_QP_GET = _NLDEV + 1, _NLDEV + 10
+_GET, _RES_QP_GET, _STAT_GET = _NLDEV + 1, _NLDEV + 10, _NLDEV + 17
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX = 1, 2, 3
 _RES_QP, _RES_QP_ENTRY = 19, 20
 _LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME, _PDN = 21, 22, 23, 24, 26, 27, 28, 29, 60
+_STAT_RES, _STAT_COUNTER, _STAT_COUNTER_ENTRY, _STAT_COUNTER_ID = 75, 77, 78, 79
+_HWCOUNTERS, _HWCOUNTER_ENTRY, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 81, 82, 83
 
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR", "unknown"]
 STATES: Final[tuple[QpState, ...]] = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
@@ -62,6 +64,18 @@ class QueuePair(msgspec.Struct, frozen=True):
     @property
     def of_kernel(self) -> bool:
         return not self.pid and bool(self.owner)
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A counter of the device's that somebody has bound to queue pairs (`rdma statistic qp bind`), as the kernel tells
+    it. `number`: by which the device knows it; `counted`: since it was bound, or what was last known where the device
+    did not answer just now: the kernel does not tell these apart (fill_res_counter_entry())."""
+
+    device: str
+    port: int
+    number: int
+    queue_pairs: tuple[int, ...]
+    counted: dict[str, int]
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -130,6 +144,23 @@ class Nldev:
                 unknown[name] = f"the kernel broke off its list of the queue pairs of {name}: {os.strerror(code)}"
         return Listing(found, unknown)
 
+    def bound(self, device: str) -> list[Bound] | None:
+        """The counters that are bound to queue pairs of a device; read, never bound here. Each costs a command of the
+        device's. None: it cannot be asked (before Linux 5.3, or the device has gone)."""
+        index = self.devices().get(device)
+        if index is None:
+            return None
+        question = encode(_DEV_INDEX, struct.pack("=I", index)) + encode(_STAT_RES, struct.pack("=I", _RES_QP))
+        told, code = self._dump(_STAT_GET, question)
+        if code:
+            return None
+        return [
+            _bound(device, dict(attributes(entry)))
+            for one in told
+            for kind, entry in attributes(one.get(_STAT_COUNTER, b""))
+            if kind == _STAT_COUNTER_ENTRY
+        ]
+
     def _dump(self, kind: int, payload: bytes) -> tuple[list[dict[int, bytes]], int]:
         """What was told, and the errno with which it ended: 0 when that is all."""
         if self._socket is None:
@@ -179,6 +210,22 @@ def _queue_pair(device: str, of: dict[int, bytes]) -> QueuePair:
         pid=number(_PID) or 0,
         owner=_text(of[_KERN_NAME]) if _KERN_NAME in of else "",
         domain=number(_PDN),
+    )
+
+
+def _bound(device: str, of: dict[int, bytes]) -> Bound:
+    pairs = [dict(attributes(one)) for kind, one in attributes(of.get(_RES_QP, b"")) if kind == _RES_QP_ENTRY]
+    counters = [dict(attributes(one)) for kind, one in attributes(of.get(_HWCOUNTERS, b"")) if kind == _HWCOUNTER_ENTRY]
+    return Bound(
+        device=device,
+        port=_u32(of.get(_PORT_INDEX, bytes(4))),
+        number=_u32(of.get(_STAT_COUNTER_ID, bytes(4))),
+        queue_pairs=tuple(_u32(one[_LQPN]) for one in pairs if _LQPN in one),
+        counted={
+            _text(one[_HWCOUNTER_NAME]): struct.unpack_from("=Q", one[_HWCOUNTER_VALUE])[0]
+            for one in counters
+            if _HWCOUNTER_NAME in one and len(one.get(_HWCOUNTER_VALUE, b"")) == 8
+        },
     )
 
 

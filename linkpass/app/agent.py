@@ -185,7 +185,8 @@ class Agent:
         """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
         now_s = self._clock.now_s()
         with self._faults.caught("looking at sockets"):
-            self.senses.poll(now_s, self._also_active())
+            sends = self._queue_pairs.take_sent() if self._queue_pairs is not None else ()
+            self.senses.poll(now_s, self._also_active(), sends)
             self._tune()
         self._try(self._watch.resolve_gateways)
         if self._moves is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from linkpass.edges.pace import PaceEdge
 from linkpass.edges.probes import ProbeEdge
 from linkpass.edges.sockets import SocketEdge
 from linkpass.edges.traces import Plan, TraceEdge
+from rdma.resent import Sends
 from topology.model import Fabric
 
 logger = structlog.get_logger()
@@ -124,14 +125,15 @@ class Senses:
         else:
             self.pace = pace
 
-    def poll(self, now_s: float, also_active: Mapping[str, bool]) -> None:
-        """What is done about once a second. `also_active`: peers to which data flows past the kernel's sockets."""
+    def poll(self, now_s: float, also_active: Mapping[str, bool], sends: Iterable[Sends] = ()) -> None:
+        """What is done about once a second. `also_active`: peers to which data flows past the kernel's sockets;
+        `sends`: what RDMA flows have sent lately."""
         if self.sockets is not None:
             self.sockets.poll(now_s, also_active)
             if self.pace is not None:
                 self.pace.follow(self.sockets.connections())
             if self._flow_paths is not None:
-                self._flow_paths.follow(self.sockets.connections(), now_s)
+                self._flow_paths.follow(self.sockets.connections(), now_s, sends)
         if self._queues is not None:
             self._queues.poll()
         if self._neighbours is not None and now_s >= self._ask_neighbours_at_s:

@@ -98,6 +98,7 @@ def flows(view: Row, *, everything: bool) -> RenderableType | None:
             row["peer"] or "?",
             word(_state(row)),
             _patience(row),
+            _again(row),
             " ".join(name for name, why in row["rungs"].items() if not why) or "-",
             "; ".join(f"no {name}: {why}" for name, why in row["rungs"].items() if why),
         )
@@ -108,7 +109,15 @@ def flows(view: Row, *, everything: bool) -> RenderableType | None:
     why, age_s = rdma.get("flows_why") or "", rdma.get("flows_age_s") or 0.0
     notes = [*([why] if why else []), *([f"as of {seconds(age_s)} ago"] if age_s > OLD_S else [])]
     title = f"RDMA flows ({len(every)})" + (f" ({'; '.join(notes)})" if notes else "")
-    return table(title, "program", "queue pair", "peer", "state", "gives up", "moved by", "why not", rows=rows)
+    return table(
+        title, "program", "queue pair", "peer", "state", "gives up", "sent again", "moved by", "why not", rows=rows
+    )
+
+
+def _again(row: Row) -> str:
+    """How often it went back to send again in the last ten seconds."""
+    again = row.get("sent_again")
+    return "?" if again is None else f"{again} or more" if row["sent_again_least"] else str(again)
 
 
 def datagrams(view: Row, *, everything: bool) -> RenderableType | None:

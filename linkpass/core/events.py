@@ -289,7 +289,7 @@ class PathCount(msgspec.Struct, frozen=True, array_like=True):
 
 class FlowAt(msgspec.Struct, frozen=True, array_like=True):
     """A TCP flow to a peer as the fabric tells it from others: the uplink that it leaves by, the label on the wire
-    (IPv4: 0) and its ports."""
+    (IPv4: 0) and its ports. Of an RDMA flow: the number of the peer's queue pair and -1."""
 
     uplink: str
     label: int
@@ -298,15 +298,19 @@ class FlowAt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlowCount(msgspec.Struct, frozen=True, array_like=True):
-    """Segments with data that a TCP flow has sent in a window, and how many of them were sent again."""
+    """Segments with data that a TCP flow has sent in a window, and how many of them were sent again. Of an RDMA flow:
+    packets, how often it went back to send again, its `name`, and whether it may have gone back more often (`least`).
+    """
 
     flow: FlowAt
     sent: int
     again: int
+    name: str = ""
+    least: bool = False
 
 
 class FlowWindow(Event, frozen=True):
-    """What the job's own TCP flows to a peer sent again, some two seconds ago, and how much they sent in all: of those
+    """What the job's own flows to a peer sent again, some two seconds ago, and how much they sent in all: of those
     that were seen to stay where they are. Told only while something is sent again."""
 
     peer: str

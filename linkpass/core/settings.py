@@ -122,8 +122,8 @@ class Diagnosis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share: bool = True
     """Tell peers what was named, and take what they name for a hint: it breaks ties, it accuses and moves nothing."""
     flows: bool = True
-    """Take what the job's TCP flows send again for evidence beside probes. While they do, one packet in some is looked
-    at as it leaves, to learn the flow's path."""
+    """Take what the job's flows (TCP, soft-RoCE) send again for evidence beside probes. While they do, one packet in
+    some is looked at as it leaves, to learn the flow's path."""
     trace_flows: int = 16
     """So many flows an uplink and second whose label is no probed one, and which send something again, are traced by
     copies of their headers, a packet for each hop; 0: none."""

@@ -1,9 +1,12 @@
-"""Which path each TCP flow of the job takes, and what it has sent again there: evidence of loss by the traffic itself.
+"""Which path each flow of the job takes, and what it has sent again there: evidence of loss by the traffic itself.
 
 The kernel's socket table says how much a flow has sent and sent again (tcpi_data_segs_out, tcpi_total_retrans), and how
 much of that the receiver had twice (tcpi_dsack_dups, RFC 2883: it was not lost), but not its flow label. The label that
 counts is the one on the wire, after the bucket's has been written: it is read from some packets as they leave the
 uplinks (packet(7)). Nobody looks before a flow has sent something again, and for `CALM_S` after the last time.
+
+What a queue pair has sent again others know (`rdma.resent`). Only of soft-RoCE do packets leave where they can be
+looked at: hardware sends them past the kernel, and of a flow that is not seen no path is known.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import ipaddress
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
@@ -19,7 +23,8 @@ from typing import Final
 from linkpass.core.events import Event, FlowAt, FlowCount, FlowsLosing, FlowWindow
 from linkpass.wire import bpf
 from linkpass.wire.diag import Connection
-from linkpass.wire.frame import ETH_P_IPV6, ETHERNET_BYTES
+from linkpass.wire.frame import ETH_P_IPV6, ETHERNET_BYTES, ROCE_PORT, UDP
+from rdma.resent import Sends
 
 CALM_S: Final = 10.0
 SAMPLE: Final = 8
@@ -31,6 +36,8 @@ MOST_ASKED: Final = 64
 """Flows to one peer that are told to have sent something again."""
 FRAME_BYTES: Final = ETHERNET_BYTES + 40 + 20
 LEAST_BYTES: Final = ETHERNET_BYTES + 20 + 20
+"""The same of UDP and RoCE's base transport header (8 and 12 bytes) as of TCP's."""
+ROCE: Final = -1
 _BUFFER_BYTES: Final = 1 << 22
 """The kernel counts whole segments against it, though only their heads are kept."""
 _SO_RCVBUFFORCE: Final = 33
@@ -39,7 +46,7 @@ _ETH_P_802_EX1: Final = 0x88B5
 """For experiments: a socket bound to it is not asked when other packets leave, and cannot be bound to nothing."""
 
 Flow = tuple[str, int, int]
-"""(peer, own port, its port)."""
+"""(peer, own port, its port); of RDMA: (peer, number of its queue pair, ROCE)."""
 Way = tuple[str, int]
 """(uplink, label); of IPv4 the label is 0."""
 
@@ -47,7 +54,8 @@ Way = tuple[str, int]
 class FlowPathEdge:
     """`follow` is called after each poll of the socket table. Emits FlowsLosing for each peer to which flows have sent
     something again in the last window and were seen since, and a FlowWindow a peer whose flows have sent something in a
-    window, one window late: a flow counts for a path only if it took that path before and after.
+    window, one window late: a flow counts for a path only if it took that path before and after. What is known of queue
+    pairs may be of a window before: these have to be seen there in that one as well.
 
     `own`: this host's address; flows from other ones take other paths than all that is known of."""
 
@@ -59,7 +67,11 @@ class FlowPathEdge:
         self._before: dict[int, tuple[int, int, int]] = {}
         """Cookie -> segments sent, sent again, had twice, at the last poll."""
         self._ways: Mapping[Flow, Way | None] = {}
+        self._ways_before: Mapping[Flow, Way | None] = {}
+        self._polls: deque[float] = deque([float("inf")] * 3, 3)
+        """When it was last polled: the first of these is the beginning of what `_ways_before` tells of."""
         self._grown: Mapping[Flow, tuple[int, int]] = {}
+        self._sends: Mapping[Flow, Sends] = {}
 
     def set_uplink(self, name: str) -> None:
         """Call in the network namespace. Raises OSError."""
@@ -81,9 +93,11 @@ class FlowPathEdge:
         self._sockets.clear()
         self._looking.clear()
 
-    def follow(self, connections: Iterable[Connection], now_s: float) -> None:
-        """The job's connections as they are now."""
+    def follow(self, connections: Iterable[Connection], now_s: float, sends: Iterable[Sends] = ()) -> None:
+        """The job's connections as they are now, and what RDMA flows have sent lately."""
         grown = self._growth(connections)
+        of_rdma = {(one.peer, one.to, ROCE): one for one in sends if one.own == self._own}
+        grown |= {flow: (one.sent, one.again) for flow, one in of_rdma.items()}
         if any(again for _, again in grown.values()):
             self._until_s = now_s + CALM_S
         seen = self._read()
@@ -93,7 +107,8 @@ class FlowPathEdge:
             self._look_away()
         self._tell_losing(seen)
         self._tell(seen)
-        self._ways, self._grown = seen, grown
+        self._ways, self._ways_before, self._grown, self._sends = seen, self._ways, grown, of_rdma
+        self._polls.append(now_s)
 
     def _growth(self, connections: Iterable[Connection]) -> dict[Flow, tuple[int, int]]:
         """(segments sent, of which again and for a reason) of each flow since the last poll."""
@@ -160,8 +175,14 @@ class FlowPathEdge:
         of_peer: dict[str, list[FlowCount]] = {}
         for flow, (sent, again) in self._grown.items():
             way = self._ways.get(flow)
-            if way is not None and seen.get(flow) == way:
+            if way is None or seen.get(flow) != way:
+                continue
+            one = self._sends.get(flow)
+            if one is None:
                 of_peer.setdefault(flow[0], []).append(FlowCount(FlowAt(*way, *flow[1:]), sent, again))
+            elif one.since_s >= self._polls[0] and self._ways_before.get(flow) == way:
+                count = FlowCount(FlowAt(*way, *flow[1:]), sent, again, one.name, one.least)
+                of_peer.setdefault(flow[0], []).append(count)
         for peer, counts in of_peer.items():
             self._emit(FlowWindow(peer=peer, counts=tuple(counts)))
 
@@ -171,24 +192,34 @@ class FlowPathEdge:
         of_peer: dict[str, list[FlowAt]] = {}
         for flow, (_, again) in sorted(self._grown.items(), key=lambda item: -item[1][1]):
             way = seen.get(flow)
-            if again and way is not None and len(flows := of_peer.setdefault(flow[0], [])) < MOST_ASKED:
+            if (
+                flow[2] != ROCE
+                and again
+                and way is not None
+                and len(flows := of_peer.setdefault(flow[0], [])) < MOST_ASKED
+            ):
                 flows.append(FlowAt(*way, *flow[1:]))
         for peer, flows in of_peer.items():
             self._emit(FlowsLosing(peer=peer, flows=tuple(flows)))
 
 
 def parse(frame: bytes) -> tuple[Flow, int] | None:
-    """Of an Ethernet frame with TCP over IPv6 or IPv4: the flow and its label. None: cut off, a later fragment, or an
-    IPv4 packet with options."""
+    """Of an Ethernet frame with TCP or RoCE over IPv6 or IPv4: the flow and its label. None: cut off, a later fragment,
+    or an IPv4 packet with options."""
     if int.from_bytes(frame[12:14], "big") == ETH_P_IPV6:
         if len(frame) < FRAME_BYTES:
             return None
-        label, dst, ports = int.from_bytes(frame[15:18], "big") & 0xFFFFF, frame[38:54], frame[54:58]
+        label, protocol, dst, after = int.from_bytes(frame[15:18], "big") & 0xFFFFF, frame[20], frame[38:54], 54
     else:
         if len(frame) < LEAST_BYTES or frame[14] != 0x45 or int.from_bytes(frame[20:22], "big") & 0x1FFF:
             return None
-        label, dst, ports = 0, frame[30:34], frame[34:38]
-    return (_text(dst), int.from_bytes(ports[:2], "big"), int.from_bytes(ports[2:], "big")), label
+        label, protocol, dst, after = 0, frame[23], frame[30:34], 34
+    own, its = (int.from_bytes(frame[at : at + 2], "big") for at in (after, after + 2))
+    if protocol != UDP:
+        return (_text(dst), own, its), label
+    if its != ROCE_PORT:
+        return None
+    return (_text(dst), int.from_bytes(frame[after + 13 : after + 16], "big"), ROCE), label
 
 
 @lru_cache(4096)

@@ -23,6 +23,7 @@ from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from rdma import drivers
 from rdma.flows import Flow, FlowTable
 from rdma.nldev import Nldev, RdmaNetlinkError
+from rdma.resent import Lately, Sends, Sum
 from rdma.steering import Setting, rungs
 from rdma.sysfs import ROOT
 from rdma.udp_port import given_port
@@ -113,6 +114,9 @@ class QueuePairEdge:
         self._advanced: dict[str, bool] = {}
         self._patience: dict[str, float] = {}
         """Peers -> what was last told."""
+        self._sums: dict[str, Sum] = {}
+        """Flows -> what they have sent since that was last asked."""
+        self._lately: dict[str, Lately] = {}
         self.why = "not looked at yet"
         """Why there is nothing to show, or not all; empty when all could be asked."""
         self.failures = 0
@@ -158,6 +162,7 @@ class QueuePairEdge:
             self._flows = looked.flows
             self._families |= looked.families
             self._tell_all(self._begun_s)
+            self._count(self._begun_s)
 
     def failed(self, error: Exception) -> None:
         """The looking goes on, and `why` says what came of it."""
@@ -190,6 +195,27 @@ class QueuePairEdge:
             peer, _ = self._standing.pop(name)
             self._emit(FlowGoes(peer=peer, flow=name, ended=True))
         self._tell_patience()
+
+    def _count(self, now_s: float) -> None:
+        here = {flow.name for flow in self._flows}
+        for known in (self._sums, self._lately):
+            for name in known.keys() - here:
+                del known[name]
+        for flow in self._flows:
+            self._lately.setdefault(flow.name, Lately()).add(flow.went, now_s)
+            if flow.went is not None:
+                self._sums.setdefault(flow.name, Sum()).add(flow.went)
+
+    def take_sent(self) -> list[Sends]:
+        """What flows have sent since this was last asked, those of which it is known how much of it they sent again."""
+        sums, self._sums = self._sums, {}
+        found = []
+        for flow in self._flows:
+            told = sums[flow.name].told() if flow.name in sums else None
+            if told is not None and flow.peer and flow.source and flow.qp.rqpn is not None:
+                since_s = sums[flow.name].since_s
+                found.append(Sends(flow.name, flow.source, flow.peer, flow.qp.rqpn, since_s, *told))
+        return found
 
     def _tell_patience(self) -> None:
         least: dict[str, float] = {}
@@ -251,6 +277,7 @@ class QueuePairEdge:
             "qpn": flow.qp.lqpn, "remote_qpn": flow.qp.rqpn, "type": flow.qp.type, "state": flow.qp.state,
             "own": flow.source, "peer": flow.peer, **_address(flow, family),
             "silent_s": flow.silent_s, "posted": flow.posted, "stands": flow.stands,
+            **_again(self._lately.get(flow.name)),
             "gives_up_after_s": patience_s(flow), "left_s": left_s(flow),
             "never_gives_up": flow.deadline is not None and math.isinf(flow.deadline.least_s),
             "rungs": rungs(flow, drivers.of(family), setting), "why": flow.why,
@@ -265,6 +292,12 @@ def _address(flow: Flow, family: str) -> dict[str, int | None]:
     to = flow.to.to
     port = given_port(to.flow_label, flow.qp.lqpn, flow.to.dest_qpn) if family == "rxe" else None
     return {"sgid_index": to.sgid_index, "flow_label": to.flow_label, "udp_port": port}
+
+
+def _again(lately: Lately | None) -> dict[str, Any]:
+    """How often it went back lately to send again, whether that may have been more often, and who told."""
+    again, least, by = lately.told() if lately is not None else (None, False, "")
+    return {"sent_again": again, "sent_again_least": least, "sent_again_by": by}
 
 
 def patience_s(flow: Flow) -> float | None:

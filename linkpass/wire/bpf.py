@@ -10,7 +10,7 @@ import ctypes
 import struct
 from typing import Final
 
-from linkpass.wire.frame import ETH_P_IP, ETH_P_IPV6, ETHERNET_BYTES, TCP, payload_offset
+from linkpass.wire.frame import ETH_P_IP, ETH_P_IPV6, ETHERNET_BYTES, ROCE_PORT, TCP, UDP, payload_offset
 
 SO_ATTACH_FILTER: Final = 26
 
@@ -62,16 +62,19 @@ def probes(address_bytes: int, protocol: int, port: int) -> bytes:
 
 
 def leaving(keep_bytes: int, one_of: int) -> bytes:
-    """The first bytes of TCP packets that this host sends, of one in `one_of` (a power of two), by chance.
+    """The first bytes of TCP and RoCE packets that this host sends, of one in `one_of` (a power of two), by chance.
 
     Frames with an Ethernet header. SKF_AD_PKTTYPE and SKF_AD_RANDOM: include/uapi/linux/filter.h."""
     packet_type, random, outgoing = 0xFFFFF004, 0xFFFFF038, 4
+    to_port = 2  # of a UDP header
     return assemble([
-        (_LOAD_BYTE, 0, 0, packet_type), (_JUMP_EQUAL, 0, 11, outgoing),
-        (_LOAD_HALF, 0, 0, ETHERNET_BYTES - 2), (_JUMP_EQUAL, 0, 2, ETH_P_IPV6),
-        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 6), (_JUMP_EQUAL, 3, 7, TCP),
-        (_JUMP_EQUAL, 0, 6, ETH_P_IP),
-        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 9), (_JUMP_EQUAL, 0, 4, TCP),
+        (_LOAD_BYTE, 0, 0, packet_type), (_JUMP_EQUAL, 0, 17, outgoing),
+        (_LOAD_HALF, 0, 0, ETHERNET_BYTES - 2), (_JUMP_EQUAL, 0, 5, ETH_P_IPV6),
+        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 6), (_JUMP_EQUAL, 9, 0, TCP), (_JUMP_EQUAL, 0, 12, UDP),
+        (_LOAD_HALF, 0, 0, ETHERNET_BYTES + 40 + to_port), (_JUMP_EQUAL, 6, 10, ROCE_PORT),
+        (_JUMP_EQUAL, 0, 9, ETH_P_IP),
+        (_LOAD_BYTE, 0, 0, ETHERNET_BYTES + 9), (_JUMP_EQUAL, 3, 0, TCP), (_JUMP_EQUAL, 0, 6, UDP),
+        (_LOAD_HALF, 0, 0, ETHERNET_BYTES + 20 + to_port), (_JUMP_EQUAL, 0, 4, ROCE_PORT),
         (_LOAD_WORD, 0, 0, random), (_AND, 0, 0, one_of - 1), (_JUMP_EQUAL, 0, 1, 0),
         (_RETURN, 0, 0, keep_bytes), (_RETURN, 0, 0, 0),
     ])  # fmt: skip

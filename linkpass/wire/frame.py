@@ -19,6 +19,8 @@ ETH_P_IP: Final = 0x0800
 ETH_P_IPV6: Final = 0x86DD
 TCP: Final = 6
 UDP: Final = 17
+ROCE_PORT: Final = 4791
+"""UDP port that RoCEv2 is sent to."""
 
 FIN: Final = 0x01
 SYN: Final = 0x02

@@ -104,9 +104,17 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         ev.FlowWindow,
         peer=peers,
-        counts=st.lists(st.builds(ev.FlowCount, flows_at, st.integers(0, 500), st.integers(0, 500)), max_size=6).map(
-            tuple
-        ),
+        counts=st.lists(
+            st.builds(
+                ev.FlowCount,
+                flows_at,
+                st.integers(0, 500),
+                st.integers(0, 500),
+                st.sampled_from(["", "a queue pair"]),
+                st.booleans(),
+            ),
+            max_size=6,
+        ).map(tuple),
     ),
     st.builds(ev.FlowsLosing, peer=peers, flows=st.lists(flows_at, max_size=6).map(tuple)),
     st.builds(

@@ -19,9 +19,10 @@ import pytest
 from two_uplinks import OWN6, PEER4, PEER6, PREFIX6, TwoUplinks
 
 from linkpass.core.events import Event, FlowAt, FlowCount, FlowsLosing, FlowWindow
-from linkpass.edges.flow_paths import CALM_S, FlowPathEdge, parse
+from linkpass.edges.flow_paths import CALM_S, ROCE, FlowPathEdge, Way, parse
 from linkpass.edges.sockets import SocketEdge
 from linkpass.wire.diag import Connection
+from rdma.resent import Sends
 
 pytestmark = pytest.mark.netns
 
@@ -176,6 +177,55 @@ def test_flows_from_another_address_of_the_host_are_left_out() -> None:
     for number in range(1, 5):
         edge.follow([flow(100 * number, number)], float(number))
     assert said == []
+
+
+def sends(since_s: float, again: int, *, own: str = "a", least: bool = False) -> Sends:
+    return Sends("writer (pid 7), queue pair 17 of rxe0", own, "b", 18, since_s, 100, again, least)
+
+
+def follow(ways: list[Way], told: list[Sends]) -> list[Event]:
+    """A poll a second: in each the queue pair is seen there, and this is told of it."""
+    said: list[Event] = []
+    edge = FlowPathEdge(said.append, "a")
+    for second, (way, one) in enumerate(zip(ways, told, strict=True)):
+        edge._read = lambda way=way: {("b", 18, ROCE): way}  # type: ignore[method-assign]
+        edge.follow([], float(second), [one])
+    return said
+
+
+def test_what_a_queue_pair_sent_again_is_told_of_its_path_with_its_name() -> None:
+    """What is known may reach into the window before, so it has to be seen there in three."""
+    said = follow([("eth1", 5)] * 5, [sends(second - 1.5, 2, least=second == 3) for second in range(5)])
+    name, at = "writer (pid 7), queue pair 17 of rxe0", FlowAt("eth1", 5, 18, ROCE)
+    assert said == [FlowWindow(peer="b", counts=(FlowCount(at, 100, 2, name, least),)) for least in (False, True)]
+    # no FlowsLosing: copies of TCP headers would not go its way
+
+
+def test_what_it_may_have_sent_before_it_moved_is_told_of_no_path() -> None:
+    ways: list[Way] = [("eth1", 5)] * 3 + [("eth2", 6)] * 4
+    said = follow(ways, [sends(second - 1.5, 9 if second == 3 else 0) for second in range(7)])
+    assert all(one.again == 0 for event in said if isinstance(event, FlowWindow) for one in event.counts)
+    assert follow([("eth1", 5)] * 5, [sends(second - 3.0, 2) for second in range(5)]) == []  # known too late
+    assert follow([("eth1", 5)] * 5, [sends(second - 0.5, 2, own="other") for second in range(5)]) == []
+
+
+@pytest.mark.parametrize("address", [PEER6, PEER4])
+def test_a_roce_packet_as_it_leaves_tells_its_queue_pair(two: TwoUplinks, address: str) -> None:
+    """Other datagrams do not pass. The base transport header: InfiniBand Architecture Specification, volume 1, 9.2."""
+    header = struct.pack(">BBHII", 4, 0x40, 0xFFFF, 0xABCDE, 77)
+    edge = FlowPathEdge(lambda _: None, OWN6)
+    with closing(edge), two.on_host():
+        for uplink in ("eth1", "eth2"):
+            edge.set_uplink(uplink)
+        edge._look()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            for _ in range(200):
+                for port in (4790, 4791, 4792):
+                    sock.sendto(header + bytes(64), (address, port))
+        ((flow, way),) = edge._read().items()
+    assert flow == (address, 0xABCDE, ROCE)
+    assert way is not None and way[0] in ("eth1", "eth2") and (way[1] == 0 or ":" in address)
 
 
 @pytest.mark.parametrize("address", [PEER6, PEER4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -12,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 from at_once import AtOnce
+from rich.console import Console
 
+from linkpass.cli import rdma_tables
 from linkpass.core.events import Event, FlowGoes, FlowStands, PeerPatience
 from linkpass.edges import queue_pairs
 from linkpass.edges.metrics import exposition
@@ -20,6 +23,7 @@ from linkpass.edges.queue_pairs import Looked, QueuePairEdge, Watch
 from rdma.deadline import deadline
 from rdma.flows import Flow, Place
 from rdma.nldev import QpState, QueuePair
+from rdma.resent import LATELY_S, Sends, Went
 from rdma.steering import Setting
 from rdma.uverbs import Address, Queried
 
@@ -165,6 +169,54 @@ def test_what_is_shown_says_what_moves_a_flow_and_why_nothing_else_does(bench: B
         "label": "mode is observe", "route": "it lies on eth0: under a VRF it would follow the routes", "planned": "",
         "port": NO_PORT,
     }  # fmt: skip
+
+
+def went(again: int | None, *, of: Flow | None = None, own: str = "fd00:ff::1", **more: Any) -> Flow:
+    told = Went(100.0, 40, again, by="" if again is None else "device", **more)
+    return msgspec.structs.replace(of or flow(), own=own, went=told)
+
+
+def test_what_flows_sent_again_is_handed_over_once(bench: Bench) -> None:
+    bench.see(went(2))
+    bench.see(went(None))
+    bench.see(went(1))
+    assert bench.edge.take_sent() == [Sends(NAME, "fd00:ff::1", PEER, 18, 100.0, 80, 3, False)]
+    assert bench.edge.take_sent() == []
+    for unknown in (went(None), went(2, of=flow(gid=None)), went(2, own="")):  # not known, or not where from and to
+        bench.see(unknown)
+        assert bench.edge.take_sent() == []
+    bench.see(went(2))
+    bench.see()
+    assert bench.edge.take_sent() == []  # it has ended
+
+
+def test_what_was_sent_again_lately_is_shown_and_what_is_not_known(bench: Bench) -> None:
+    def shown() -> tuple[int | None, bool, str]:
+        (row,) = bench.edge.snapshot(HERE)
+        return row["sent_again"], row["sent_again_least"], row["sent_again_by"]
+
+    bench.see(flow())
+    assert shown() == (None, False, "")
+    bench.see(went(2))
+    bench.see(went(1, least=True))
+    assert shown() == (3, True, "device")
+    bench.now_s += LATELY_S
+    bench.see(flow())
+    assert shown() == (None, False, "")
+
+
+@pytest.mark.parametrize(("again", "least", "text"), [(None, False, "?"), (3, False, "3"), (3, True, "3 or more")])
+def test_the_table_says_what_is_the_least_and_what_is_not_known(
+    bench: Bench, *, again: int | None, least: bool, text: str
+) -> None:
+    bench.see(went(again, least=least))
+    console = Console(width=400, file=io.StringIO())
+    view = {"rdma": {"flows": bench.edge.snapshot(HERE)}}
+    console.print(rdma_tables.flows(view, everything=True))
+    assert isinstance(console.file, io.StringIO)
+    (heads,) = [line for line in console.file.getvalue().splitlines() if "sent again" in line]
+    (row,) = [line for line in console.file.getvalue().splitlines() if "rxe0 17" in line]
+    assert row[heads.index("sent again") :].startswith(f"{text}  ")
 
 
 def test_flows_are_counted_for_prometheus(bench: Bench) -> None:

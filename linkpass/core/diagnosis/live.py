@@ -22,6 +22,7 @@ from linkpass.core.diagnosis.accounts import MEMORY_S, Accounts, Entry, Key
 from linkpass.core.diagnosis.asking import Asking
 from linkpass.core.diagnosis.flow_rows import FlowRows
 from linkpass.core.diagnosis.flow_ways import FlowWays
+from linkpass.core.diagnosis.flow_words import FlowWords
 from linkpass.core.diagnosis.ground import Ground
 from linkpass.core.diagnosis.localise import Localiser, Window
 from linkpass.core.diagnosis.naming import Naming, Peers
@@ -46,6 +47,7 @@ class Diagnosis:
         self._world = world
         self.due_s: float | None = None
         self._accounts, self._ways, self._flow_rows = Accounts(world), FlowWays(world, tray), FlowRows()
+        self._flow_words = FlowWords(world)
         self._ground = Ground(world, self._ways)
         self._naming, self._asking = Naming(world, tray, self._ground, peers), Asking(world, self._ground)
         self._tally: dict[Key, list[float]] = {}
@@ -64,6 +66,7 @@ class Diagnosis:
                 self._wake(now_s, now_s + PACE_S)
         elif isinstance(event, ev.FlowWindow):
             self._accounts.flows(event)
+            self._flow_words.take(event, now_s)
             self._ways.told(event, now_s)
             # What is told before its way is known is what a flow was chosen for: it would count chance as a sign.
             known = (one for one in event.counts if self._ways.hops(event.peer, one.flow) is not None)
@@ -90,6 +93,7 @@ class Diagnosis:
         keys = (key for one in over for key in self._ground.over(one))
         self._accounts.void(self._ground.keys if wanted is None else keys)
         self._flows_anew = True
+        self._flow_words.rest()
         self._asking.rest()
         ended = {one.element for one in over}
         still = () if wanted is None else self._world.findings
@@ -119,6 +123,7 @@ class Diagnosis:
         self.due_s = None
         self._accounts.rest()
         self._flow_rows.rest()
+        self._flow_words.rest()
         return self._asking.rest() or asks
 
     def _window(self, localiser: Localiser, now_s: float) -> tuple[Verdict, ...]:
@@ -152,7 +157,13 @@ class Diagnosis:
         hinted = {hint.element for hint in hints}
         said = localiser.window(Window(min(span_s, LONG_S), sent, lost, queued, hints, mute, anew))
         plain = (plainly(one, elements, self._ground.failing_peers(one), hinted) for one in said)
-        return tuple(map(self._of_late, plain))
+        return tuple(self._with_flows(self._of_late(one), now_s) for one in plain)
+
+    def _with_flows(self, verdict: Verdict, now_s: float) -> Verdict:
+        """Named, beside what all flows weigh."""
+        if verdict.kind == "congestion" or not (said := self._flow_words.over(self._ground.over(verdict), now_s)):
+            return verdict
+        return msgspec.structs.replace(verdict, evidence=(*verdict.evidence, *said))
 
     def _count(self, key: Key, entry: Entry, now_s: float) -> None:
         """The health before the first bad news came is not what is asked for: no more than a window of it."""
