@@ -20,6 +20,7 @@ import torch
 from torchpass_bridge.core.duty import Duty, duty
 from torchpass_bridge.core.places import buddy_of, keeper_of
 from torchpass_bridge.store.records import Conflict, Records, StoreAway
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.building import Building
 from torchpass_bridge.trainer.groups import Grid, Group
@@ -85,7 +86,7 @@ class Agent:
         self._nudge: asyncio.Event | None = None
         self._over: asyncio.Event | None = None
         self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run, name="torchpass-agent", daemon=True)
+        self._thread = Aside("agent", self._run)
 
     # called by the training thread
     def start(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchpass_bridge.core.duty import Duty
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.groups import Grid, Group, Key, build
 from torchpass_bridge.trainer.rendezvous import Call, Rendezvous, Scratch
 from torchpass_bridge.trainer.settings import Settings
@@ -58,9 +59,7 @@ class Building:
         with self._lock:
             rendezvous = Rendezvous(self._scratch, self._call, prefix, settings.times.build_s)
             self._wanted, self._rendezvous = key, rendezvous
-        threading.Thread(
-            target=self._build, args=(key, rank, len(members), rendezvous), name="torchpass-build", daemon=True
-        ).start()
+        Aside("build", self._build, key, rank, len(members), rendezvous).start()
 
     def _build(self, key: Key, rank: int, world: int, rendezvous: Rendezvous) -> None:
         times = self._settings.times
