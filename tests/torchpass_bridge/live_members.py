@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
-from migration_sim import FIT, Process, World
+from migration_sim import World
 from sharded_sim import Copies
+from sim_members import FIT, Process, follow
 
 from torchpass_bridge import wire
 from torchpass_bridge.coordinator import Coordinator
@@ -133,7 +134,7 @@ class LiveWorld(World):
                 p.built = todo.group
                 p.own = True
             p.rank = todo.rank
-            self.follow(p, todo)
+            follow(self, p, todo)
 
     async def die(self, *dying: Process) -> None:
         """As by SIGKILL: nothing more is said, and its connections close. Several: between two steps, for a step that

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from migration_sim import Process, World
+from migration_sim import World
+from sim_members import Process
 
 from torchpass_bridge.core.places import keeper_of
 from torchpass_bridge.core.scene import Limits

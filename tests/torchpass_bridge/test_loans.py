@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_sim import Keeper, World
+from migration_sim import World
+from sim_members import Keeper
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.scene import Call, Limits, Scene

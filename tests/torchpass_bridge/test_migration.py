@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_sim import FIT, World
+from migration_sim import World
+from sim_members import FIT
 
 from torchpass_bridge.core.duty import duty
 from torchpass_bridge.core.scene import Limits
