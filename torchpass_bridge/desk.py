@@ -285,7 +285,8 @@ class Desk:
     # when to decide next
     def _busy(self, scene: Scene) -> bool:
         job = scene.job
-        return bool(not job.ended and (job.incident or job.saving or job.waiting or scene.asks or self._asks))
+        turns = any(not ask.waits for ask in job.waiting)  # those that wait for a spare are looked at when one comes
+        return bool(not job.ended and (job.incident or job.saving or turns or scene.asks or self._asks))
 
     def _due_s(self) -> float:
         """How long nothing needs to be decided unless something comes."""
@@ -308,6 +309,8 @@ class Desk:
             said += ", none of its members is heard"
         if incident:
             said += f", incident {incident.number} ({incident.kind}: {incident.cause}): {incident.phase}"
+        if not incident and not job.ended:
+            said += "".join(f"; to leave {ask.host} waits for a spare: {ask.waits}" for ask in job.waiting if ask.waits)
         if said != self._said:
             self._said = said
             _log.info("job %s: %s", self.name, said)

@@ -273,6 +273,8 @@ class Ask(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     unlimited: bool = False
     trigger: str = "operator"
+    waits: str = ""
+    """In a job's record: why no spare can be had for it, when it was looked at first. It waits for one, for a while."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ from torchpass_bridge.wire import BEAT_S, Answer, Ask, Fit, Job, Member, Spare, 
 ROUND_S = 0.005
 KEY = b"the job's key"
 CLOCK = Clock(time.monotonic, lambda: time.clock_gettime(time.CLOCK_REALTIME))
-LIMITS = Limits(silent_s=1.0, gone_s=0.4, spare_wait_s=2.0, phase_s=5.0)
+LIMITS = Limits(silent_s=1.0, gone_s=0.4, spare_wait_s=2.0, planned_wait_s=2.0, phase_s=5.0)
 
 
 def fit(ranks: int, **other: object) -> Fit:

@@ -26,7 +26,7 @@ class World:
         limits: Limits | None = None, shards: int = 1, buddies: bool = True,
     ) -> None:  # fmt: skip
         self.chance = random.Random(seed)
-        self.limits = limits or Limits(spare_wait_s=3.0, phase_s=3.0)
+        self.limits = limits or Limits(spare_wait_s=3.0, planned_wait_s=1.0, phase_s=3.0)
         self.tick = 0
         self.steps = steps
         self.ranks, self.shards = ranks, shards

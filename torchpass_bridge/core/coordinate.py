@@ -61,7 +61,7 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
         since_unix_s = unix_s - scene.limits.lost_s if unheard else 0.0
         return [*actions, Put(_replace(job, unheard_unix_s=since_unix_s))]
     if incident is None:
-        begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s)
+        begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, now_s, unix_s)
         begun = begun or saving.go_on(scene, now_s, unix_s)
         return [*actions, *(begun or loans.give_back(scene, now_s, unix_s))]
     return [*actions, *_PHASES[incident.phase](scene, incident, now_s, unix_s)]
@@ -170,7 +170,7 @@ def _requested(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     called, coming = loans.call(scene, incident, len(incident.leaving) - len(claims), now_s)
     if called or coming:
         return called
-    why = f"no spare fits: {'; '.join((spares.reasons(scene), *loans.reasons(scene)))}"
+    why = "; ".join((spares.none_fits(scene), *loans.reasons(scene)))
     if incident.kind == "planned":
         return closing.cancel(scene, why, unix_s)
     return _enough(scene, incident, why, unix_s) if waited_s > scene.limits.spare_wait_s else []

@@ -25,6 +25,9 @@ class Limits(msgspec.Struct, frozen=True):
     cut_s: float = 0.1
     spare_wait_s: float = 30.0
     """For a spare after a crash; then the job ends."""
+    planned_wait_s: float = 60.0
+    """For a spare before a planned move: to prepare one takes some seconds, or a minute with a device and kernels to
+    compile. The job trains on meanwhile; whoever asked has to know some time."""
     lend_wait_s: float = 180.0
     """The same from when a preemptible job's host was called for: that job is saved first."""
     give_back_s: float = 60.0
@@ -121,6 +124,8 @@ class Scene:
         self._loans_s: dict[tuple[str, str], float] = {}
         """When each loan was seen first with this call."""
         self.asks: list[Ask] = []
+        self._waiting_s: dict[str, float] = {}
+        """When each waiting request was looked at first."""
         self.taking_back: set[str] = set()
         """Requests to withdraw something that was there to withdraw."""
         self.refused: dict[str, str] = {}
@@ -144,6 +149,8 @@ class Scene:
             self.phase_since_s = now_s
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
+        waiting = {ask.id for ask in job.waiting}
+        self._waiting_s = {ask_id: at_s for ask_id, at_s in self._waiting_s.items() if ask_id in waiting}
         if old or new or job.saving or self.job.saving:
             self.calm_since_s = now_s
         if _under_way(self.job) != _under_way(job):
@@ -198,6 +205,10 @@ class Scene:
         known = self.heard.get(member.id)
         at_s = known.at_s if known else self._offered_s.get(member.id, self.began_s)
         return max(at_s, self.began_s)
+
+    def waits_since_s(self, ask: Ask, now_s: float) -> float:
+        """Of a waiting request: since when it could begin but for a spare."""
+        return self._waiting_s.setdefault(ask.id, now_s)
 
     def offered_s(self, spare: Spare) -> float:
         """Since when it is known to be offered."""
