@@ -209,7 +209,7 @@ def goodput(n: int, seed: int, json_file: Path | None, folder: Path | None, case
 
 
 @bench_group.command(epilog="Example: linkpass lab bench healthy --n 5 --json build/bench/healthy.json")
-@click.option("--n", type=click.IntRange(min=1), default=5, show_default=True, help="Pairs of runs.")
+@click.option("--n", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds of three runs.")
 @click.option("--steps", type=click.IntRange(min=20), default=60, show_default=True, help="Of a run.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write JSON to FILE; the table goes to stderr.")  # fmt: skip
@@ -220,7 +220,8 @@ def healthy(n: int, steps: int, json_file: Path | None, folder: Path | None) -> 
     """Train one job without faults, with torchpass and with stock DDP in turns: what does a step cost, and where?
 
     Processor time, page faults and context switches of each step, by the kernel's counts: of the ranks' training
-    threads, of torchpass's threads beside them, of the coordinator and of the store. Half a minute a run.
+    threads, of torchpass's threads beside them, of the coordinator and of the store. stock-kept: stock DDP whose C
+    library keeps freed memory, as torchpass has it done. Half a minute a run.
     """
     from lab.bench.healthy import Plan, run, targets
 
