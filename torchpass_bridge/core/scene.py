@@ -227,9 +227,16 @@ class Scene:
         """Nobody at all is heard: that says nothing about anybody."""
         return now_s - self.heard_s > self.limits.overdue_s
 
-    def needed(self, member: Member) -> bool:
+    def needed(self, member: Member, now_s: float) -> bool:
         """Whether the job has made steps since it was heard last. Steps are made in lock-step: two of them after its
-        last word are its own word that it lives, and only its way to the store is broken."""
+        last word are its own word that it lives, and only its way to the store is broken. That holds as long as steps
+        are made: once the group is broken, or for long nothing has got on, it is as silent as any other."""
+        if not self._progress:
+            return False
+        said = [s for m in self.job.members if (s := self.status(m)) and s.generation == self.job.generation]
+        broken = any(s.peer_gone or s.doing == "stopped" for s in said)
+        if now_s - self._progress[-1][0] > (self.limits.silent_s if broken else self.limits.lost_s):
+            return False
         known = self.heard.get(member.id)
         since_s = max(known.at_s if known else self.began_s, self.began_s) + 1.5 * BEAT_S
         later = [step for at_s, step in self._progress if at_s > since_s]

@@ -194,7 +194,8 @@ class Agent:
                 self.next = None  # what it was built for was cancelled
         if self._building is not None:
             self._building.device, self._building.grid = self.device, self.grid
-            self._building.aim(found, present, self.next)
+            if self._building.aim(found, present, self.next) and self.said.trouble:
+                self.tell(trouble="")  # that was of an attempt before
         if found.rank is not None and found.group[0]:
             rank = job.rank_of(self.settings.id)
             self._buddy.to(buddy_of(job.members, rank) if rank is not None else None)

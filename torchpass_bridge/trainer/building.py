@@ -35,16 +35,18 @@ class Building:
         self._wanted: Key | None = None
         self._rendezvous: Rendezvous | None = None
 
-    def aim(self, duty: Duty, present: Group | None, following: Group | None) -> None:
-        """Build what the duty asks for, unless it stands or is being built."""
+    def aim(self, duty: Duty, present: Group | None, following: Group | None) -> bool:
+        """Build what the duty asks for, unless it stands or is being built. True: another one than before is begun."""
         key, members = _target(duty, present, self._settings.id)
         if key is None:
             self._stop()
         elif key == self._wanted or (following is not None and following.key == key):
-            return
+            return False
         else:
             self._stop()
             self._start(key, members)
+            return True
+        return False
 
     def _stop(self) -> None:
         with self._lock:
