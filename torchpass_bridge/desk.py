@@ -97,11 +97,14 @@ class Desk:
 
     # what comes in
     async def _hear(self) -> None:
-        async for status in self._records.statuses(self.name):
-            now_s = self._clock.now_s()
-            self._heard_s[status.member] = now_s
-            if self.scene is None or (self.scene.hear(status, now_s) and (self._busy(self.scene) or _matters(status))):
-                self._wake.set()
+        async with self._records.hearing(self.name, self._heard):
+            await asyncio.get_running_loop().create_future()  # until this is cancelled
+
+    def _heard(self, status: Status) -> None:
+        now_s = self._clock.now_s()
+        self._heard_s[status.member] = now_s
+        if self.scene is None or (self.scene.hear(status, now_s) and (self._busy(self.scene) or _matters(status))):
+            self._wake.set()
 
     async def _listen(self) -> None:
         async for ask, reply in self._records.asks(self.name):

@@ -121,7 +121,7 @@ class LiveWorld(World):
                 if said != self._said.get(member_id) or now_s - self._beat_s.get(member_id, 0.0) >= BEAT_S:
                     self._said[member_id], self._beat_s[member_id] = said, now_s
                     status: Status = p.status()
-                    await self.clients[member_id].say(self.name, status)
+                    self.clients[member_id].say(self.name, status)
             await asyncio.sleep(ROUND_S)
 
     def act(self, p: Process) -> None:

@@ -12,7 +12,7 @@ import random
 
 import msgspec
 from sharded_sim import Copies
-from sim_desks import TICK_S, Desk, Store
+from sim_desks import BEAT, TICK_S, Desk, Store
 from sim_members import FIT, Keeper, Process, follow
 
 from torchpass_bridge.core.duty import Duty, duty
@@ -140,7 +140,7 @@ class World:
 
     def keep(self, k: Keeper) -> None:
         """What `lending.Keeper` does."""
-        if self.tick % 10 == 0:
+        if self.tick % BEAT == 0:
             k.sequence += 1
             for desk in self.desks:
                 self.pending.append((self.tick, desk, Status(k.loan.id, k.sequence, "waiting")))
@@ -183,7 +183,7 @@ class World:
         if self.tick < p.mute_until:
             return
         now = (p.doing, p.step, p.built, p.holds, p.group, p.saved, p.published, p.unsaved)
-        if before != now or (self.tick + p.member.pid) % 10 == 0:
+        if before != now or (self.tick + p.member.pid) % BEAT == 0:
             for desk in self.desks:
                 self.pending.append((self.tick + self.chance.randint(0, 3), desk, p.status()))
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Put, Refuse, Reply, Scene
-from torchpass_bridge.wire import Entry, Job, Loan, Spare
+from torchpass_bridge.wire import BEAT_S, Entry, Job, Loan, Spare
 
 if TYPE_CHECKING:
     from migration_sim import World
 
 TICK_S = 0.01
+BEAT = round(BEAT_S / TICK_S)
+"""Ticks between two statuses."""
 
 
 class Store:

@@ -16,13 +16,14 @@ class Limits(msgspec.Struct, frozen=True):
     """`silent_s`: without a status for so long a member is gone; `gone_s`: the same when another member has found a
     connection closed; `overdue_s`: the same when the host is said to have failed.
 
-    `phase_s`: for a member to do what a phase asks; `cut_s`: how far ahead the step is at which all stand still."""
+    `phase_s`: for a member to do what a phase asks; `cut_s`: how far ahead the step is at which all stand still, no
+    less than what is known of members may be old."""
 
     silent_s: float = 0.7
-    gone_s: float = 0.25
-    overdue_s: float = 2.5 * BEAT_S
+    gone_s: float = 0.35
+    overdue_s: float = 2 * BEAT_S
     phase_s: float = 20.0
-    cut_s: float = 0.1
+    cut_s: float = BEAT_S
     spare_wait_s: float = 30.0
     """For a spare after a crash; then the job ends."""
     planned_wait_s: float = 60.0
