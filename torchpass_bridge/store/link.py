@@ -60,8 +60,8 @@ Hearer = Callable[[bytes], None]
 
 
 class Reader(Client):
-    """The client, with a short way for what comes often: through its queues and tasks a message costs three times as
-    much. A client that comes to call it otherwise takes its own way, by the listener that was given with it."""
+    """The client, with a short way for what comes often: by its own each message wakes a task for the queue of its
+    subscription. A client that comes to name this otherwise takes its own way, by the listener that is given, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Link:
                 pass
 
     def say(self, subject: str, data: bytes) -> None:
-        """The same at once, without a task: for what is said ten times a second. Called in the client's loop."""
+        """The same at once, without a task: for what is said all the time. Called in the client's loop."""
         client = self._client
         if client.is_connected and client._transport is not None:
             client._transport.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data))
