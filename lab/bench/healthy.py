@@ -162,9 +162,12 @@ def rows(rounds: Sequence[dict[str, Ran]], plan: Plan) -> list[Row]:
     info: dict[str, Any] = {"steps": plan.steps, "world": WORLD}
     for name, words in (("stock", "longer"), ("stock-kept", "longer_than_kept")):
         ratios = [one["linkpass"].step_s / one[name].step_s - 1 for one in rounds]
-        mean, half = interval(ratios)
-        whole |= {f"{words}_ratio": round(mean, 4), f"{words}_at_most_ratio": round(mean + half, 4)}
-        info |= {f"{words}_at_least": round(mean - half, 4), f"{words}_each": [round(ratio, 4) for ratio in ratios]}
+        whole[f"{words}_ratio"] = round(statistics.fmean(ratios), 4)
+        info[f"{words}_each"] = [round(ratio, 4) for ratio in ratios]
+        if len(ratios) > 1:  # of a single round nothing is known but what it was
+            mean, half = interval(ratios)
+            whole[f"{words}_at_most_ratio"] = round(mean + half, 4)
+            info[f"{words}_at_least"] = round(mean - half, 4)
     others = {name: ran[name] for name in ARMS if name != "linkpass"}
     made = [Row("step", len(rounds), whole, {name: {"step_ms": _step_ms(of)} for name, of in others.items()}, info)]
     for name in ("job", *PARTS, "coordinator", "store"):
@@ -194,9 +197,7 @@ def _metrics(ran: Sequence[Ran], name: str) -> Metrics:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """(mean, half of its 95 % interval); of one value nothing is known but the value."""
-    if len(values) < 2:
-        return values[0], 0.0
+    """(mean, half of its 95 % interval), of two values and more."""
     free = len(values) - 1
     student = T_95[max(known for known in T_95 if known <= free)]
     return statistics.fmean(values), student * statistics.stdev(values) / len(values) ** 0.5
