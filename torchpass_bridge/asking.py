@@ -26,7 +26,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A moment of what was asked for. `entry`: how it ended; `phase` is empty then, and "waits" before it begins."""
+    """A moment of what was asked for. `entry`: how it ended; `phase` is empty then, and begins with "waits" before it
+    begins."""
 
     phase: str
     entry: Entry | None = None
@@ -83,8 +84,9 @@ async def follow(records: Records, asked: Asked) -> AsyncIterator[Seen]:
         if number and incident is not None and incident.number == number:
             yield Seen(incident.phase)
             continue
-        if any(ask.host == asked.ask.host for ask in job.waiting):
-            yield Seen("waits")
+        waiting = next((ask for ask in job.waiting if ask.host == asked.ask.host), None)
+        if waiting is not None:
+            yield Seen(f"waits: {waiting.waits}" if waiting.waits else "waits")
             continue
         entries = [
             entry

@@ -97,11 +97,14 @@ class Desk:
 
     # what comes in
     async def _hear(self) -> None:
-        async for status in self._records.statuses(self.name):
-            now_s = self._clock.now_s()
-            self._heard_s[status.member] = now_s
-            if self.scene is None or (self.scene.hear(status, now_s) and (self._busy(self.scene) or _matters(status))):
-                self._wake.set()
+        async with self._records.hearing(self.name, self._heard):
+            await asyncio.get_running_loop().create_future()  # until this is cancelled
+
+    def _heard(self, status: Status) -> None:
+        now_s = self._clock.now_s()
+        self._heard_s[status.member] = now_s
+        if self.scene is None or (self.scene.hear(status, now_s) and (self._busy(self.scene) or _matters(status))):
+            self._wake.set()
 
     async def _listen(self) -> None:
         async for ask, reply in self._records.asks(self.name):
@@ -285,7 +288,8 @@ class Desk:
     # when to decide next
     def _busy(self, scene: Scene) -> bool:
         job = scene.job
-        return bool(not job.ended and (job.incident or job.saving or job.waiting or scene.asks or self._asks))
+        turns = any(not ask.waits for ask in job.waiting)  # those that wait for a spare are looked at when one comes
+        return bool(not job.ended and (job.incident or job.saving or turns or scene.asks or self._asks))
 
     def _due_s(self) -> float:
         """How long nothing needs to be decided unless something comes."""
@@ -308,6 +312,8 @@ class Desk:
             said += ", none of its members is heard"
         if incident:
             said += f", incident {incident.number} ({incident.kind}: {incident.cause}): {incident.phase}"
+        if not incident and not job.ended:
+            said += "".join(f"; to leave {ask.host} waits for a spare: {ask.waits}" for ask in job.waiting if ask.waits)
         if said != self._said:
             self._said = said
             _log.info("job %s: %s", self.name, said)

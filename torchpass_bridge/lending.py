@@ -227,5 +227,5 @@ class Lending:
         sequence = 0
         while True:
             sequence += 1
-            await self._records.say(self._loan.job, Status(self._loan.id, sequence, "waiting"))
+            self._records.say(self._loan.job, Status(self._loan.id, sequence, "waiting"))
             await asyncio.sleep(BEAT_S)

@@ -25,8 +25,9 @@ import msgspec
 
 BUCKET = "torchpass"
 """Of the store, for jobs and spares."""
-BEAT_S = 0.1
-"""Between two statuses of a member that has nothing new to say."""
+BEAT_S = 0.2
+"""Between two statuses of a member that has nothing new to say. Half of it would be noticed no sooner: a silence is
+counted from the last word on. It would cost a healthy step twice as much."""
 
 ATTEMPTS = 1 << 20
 """More than any incident has."""
@@ -273,6 +274,8 @@ class Ask(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     unlimited: bool = False
     trigger: str = "operator"
+    waits: str = ""
+    """In a job's record: why no spare can be had for it, when it was looked at first. It waits for one, for a while."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -209,8 +209,11 @@ class Linkpass(Arm):
 
     name = "linkpass"
 
-    def __init__(self, folder: Path, steps: int, told: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, steps: int, told: Mapping[str, str] | None = None, *, spares: int = SPARES
+    ) -> None:
         super().__init__(folder, steps, told)
+        self._ready = spares
         self._spares = 0
         self._preparing: dict[str, int] = {}
         self._asked = 0
@@ -230,7 +233,7 @@ class Linkpass(Arm):
         self._url = said.split("store at ", 1)[1].split()[0]
         self._told |= {"TORCHPASS_STORE": self._url, "TORCHPASS_JOB": "goodput", "TORCHPASS_KEY_FILE": str(key)}
         self.run("coordinator", argv=(*main, "coordinator", "goodput"))
-        for _ in range(SPARES):
+        for _ in range(self._ready):
             self._spare()
         for rank in range(WORLD):
             self.run(f"h{rank}", RANK=str(rank), TORCHPASS_HOST=f"h{rank}")

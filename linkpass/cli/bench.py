@@ -208,6 +208,31 @@ def goodput(n: int, seed: int, json_file: Path | None, folder: Path | None, case
     show(bench, targets(bench), json_file, behind(bench))
 
 
+@bench_group.command(epilog="Example: linkpass lab bench healthy --n 5 --json build/bench/healthy.json")
+@click.option("--n", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds of three runs.")
+@click.option("--steps", type=click.IntRange(min=20), default=60, show_default=True, help="Of a run.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write JSON to FILE; the table goes to stderr.")  # fmt: skip
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep the logs of all processes there."
+)
+def healthy(n: int, steps: int, json_file: Path | None, folder: Path | None) -> None:
+    """Train one job without faults, with torchpass and with stock DDP in turns: what does a step cost, and where?
+
+    Processor time, page faults and context switches of each step, by the kernel's counts: of the ranks' training
+    threads, of torchpass's threads beside them, of the coordinator and of the store. stock-kept: stock DDP whose C
+    library keeps freed memory, as torchpass has it done. Half a minute a run.
+    """
+    from lab.bench.healthy import Plan, run, targets
+
+    need("torch", "the job")
+    need("nats", "the job", "pip install 'linkpass[torchpass]'")
+    plan = Plan(n, steps=steps)
+    with watched("healthy", plan.total) as tell:
+        bench = run(plan, tell, folder.absolute() if folder else None)
+    show(bench, targets(bench), json_file)
+
+
 def need(module: str, what: str, hint: str = "make setup, or pip install 'linkpass[torch,lab]'") -> None:
     if find_spec(module) is None:
         raise TroubleError(f"{what} needs {module}, which is not installed", hint)

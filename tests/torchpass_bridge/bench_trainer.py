@@ -19,9 +19,6 @@ pytestmark = pytest.mark.e2e
 
 WORLD = 4
 BIG = {"steps": 100_000, "width": 1024, "layers": 9, "bucket_mb": 8.0}
-PAIRS, STEPS = int(os.environ.get("TORCHPASS_PAIRS", "2")), int(os.environ.get("TORCHPASS_STEPS", "40"))
-T_95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 9: 2.26, 19: 2.09, 23: 2.07, 29: 2.05, 39: 2.02}
-"""Student's t for a two-sided interval, by degrees of freedom; others as for many."""
 MOVES = int(os.environ.get("TORCHPASS_MOVES", "2"))
 
 
@@ -58,34 +55,6 @@ async def test_what_a_move_costs(tmp_path: Path, kind: str) -> None:
         entries = [entry for entry in await job.entries() if entry.kind == kind]
         assert [entry.outcome for entry in entries] == ["moved"] * MOVES
         shown(kind, entries)
-
-
-async def test_what_a_healthy_step_costs(tmp_path: Path) -> None:
-    """With and without torchpass in turns, each first in every other pair: the ratio of the median steps of a pair."""
-    plan = {**BIG, "steps": STEPS}
-    ratios: list[float] = []
-    step_ms = []
-
-    async def protected(turn: int) -> float:
-        async with RunningJob(tmp_path / f"job{turn}", "j", WORLD, 0, plan) as job:
-            return float((await job.finished())[0]["step_s"])
-
-    for turn in range(PAIRS):
-        if turn % 2:
-            with_s = await protected(turn)
-        without_s = float(run_stock(tmp_path / f"stock{turn}", WORLD, plan)[0]["step_s"])
-        if not turn % 2:
-            with_s = await protected(turn)
-        ratios.append(with_s / without_s)
-        step_ms.append(1e3 * without_s)
-    mean, half = statistics.fmean(ratios) - 1, 0.0
-    if PAIRS > 1:
-        half = T_95.get(PAIRS - 1, 1.96) * statistics.stdev(ratios) / PAIRS**0.5
-    low, high = 100 * (mean - half), 100 * (mean + half)
-    print(f"\nstep {statistics.median(step_ms):.1f} ms; with torchpass {100 * mean:+.2f} % longer, 95 % interval "
-          f"{low:+.2f} to {high:+.2f} %, {PAIRS} pairs; load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    print(" ".join(f"{100 * (ratio - 1):+.1f}" for ratio in ratios))
-    assert len(ratios) == PAIRS
 
 
 async def test_what_copies_of_parts_cost(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
-from migration_sim import FIT, Process, World
+from migration_sim import World
 from sharded_sim import Copies
+from sim_members import FIT, Process, follow
 
 from torchpass_bridge import wire
 from torchpass_bridge.coordinator import Coordinator
@@ -27,7 +28,7 @@ from torchpass_bridge.wire import BEAT_S, Answer, Ask, Fit, Job, Member, Spare, 
 ROUND_S = 0.005
 KEY = b"the job's key"
 CLOCK = Clock(time.monotonic, lambda: time.clock_gettime(time.CLOCK_REALTIME))
-LIMITS = Limits(silent_s=1.0, gone_s=0.4, spare_wait_s=2.0, phase_s=5.0)
+LIMITS = Limits(silent_s=1.0, gone_s=0.4, spare_wait_s=2.0, planned_wait_s=2.0, phase_s=5.0)
 
 
 def fit(ranks: int, **other: object) -> Fit:
@@ -120,7 +121,7 @@ class LiveWorld(World):
                 if said != self._said.get(member_id) or now_s - self._beat_s.get(member_id, 0.0) >= BEAT_S:
                     self._said[member_id], self._beat_s[member_id] = said, now_s
                     status: Status = p.status()
-                    await self.clients[member_id].say(self.name, status)
+                    self.clients[member_id].say(self.name, status)
             await asyncio.sleep(ROUND_S)
 
     def act(self, p: Process) -> None:
@@ -133,7 +134,7 @@ class LiveWorld(World):
                 p.built = todo.group
                 p.own = True
             p.rank = todo.rank
-            self.follow(p, todo)
+            follow(self, p, todo)
 
     async def die(self, *dying: Process) -> None:
         """As by SIGKILL: nothing more is said, and its connections close. Several: between two steps, for a step that

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
-from migration_sim import Process, World
+from migration_sim import World
+from sim_members import Process
 
 from torchpass_bridge.core.places import keeper_of
 from torchpass_bridge.core.scene import Limits
 
-LENDING = Limits(spare_wait_s=3.0, phase_s=3.0, lend_wait_s=6.0, give_back_s=0.2)
+LENDING = Limits(spare_wait_s=3.0, planned_wait_s=1.0, phase_s=3.0, lend_wait_s=6.0, give_back_s=0.2)
 
 FAULTS = (
     "kill", "kill", "two", "freeze", "mute", "migrate", "withdraw", "failed", "spare", "desk", "late desk", "store",

@@ -9,188 +9,15 @@ one: a step that is done again makes another state. Of sharded state each rank k
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import msgspec
 from sharded_sim import Copies
+from sim_desks import BEAT, TICK_S, Desk, Store
+from sim_members import FIT, Keeper, Process, follow
 
-from torchpass_bridge.core.coordinate import decide
-from torchpass_bridge.core.duty import Duty, Save, duty
-from torchpass_bridge.core.places import keeper_of
-from torchpass_bridge.core.scene import Call, Claim, Close, Drop, Forget, Free, Limits, Put, Refuse, Reply, Scene
-from torchpass_bridge.wire import Answer, Ask, Entry, Fit, Job, Loan, Member, Spare, Status
-
-TICK_S = 0.01
-FIT = Fit(torch="2", device="cpu", model="m", optimizer="o", state_bytes=1, threads=1)
-
-
-class Store:
-    """Compare-and-set by revision; watchers see changes in order, each with its own delay."""
-
-    def __init__(self) -> None:
-        self.job: tuple[int, Job] | None = None
-        self.spares: dict[str, tuple[int, Spare]] = {}
-        self.loans: dict[str, tuple[int, Loan]] = {}
-        self.entries: dict[int, Entry] = {}
-        self.revision = 0
-        self.away = False
-        self.history: list[tuple[int, Job]] = []
-
-    def put_job(self, job: Job, expected: int) -> bool:
-        if self.away or (self.job[0] if self.job else 0) != expected:
-            return False
-        self.revision += 1
-        self.job = (self.revision, job)
-        self.history.append(self.job)
-        return True
-
-    def put_spare(self, spare: Spare, expected: int) -> bool:
-        if self.away or self.spares.get(spare.member.id, (0,))[0] != expected:
-            return False
-        self.revision += 1
-        self.spares[spare.member.id] = (self.revision, spare)
-        return True
-
-    def put_loan(self, loan: Loan, expected: int) -> bool:
-        if self.away or self.loans.get(loan.id, (0,))[0] != expected:
-            return False
-        self.revision += 1
-        self.loans[loan.id] = (self.revision, loan)
-        return True
-
-
-@dataclass(eq=False)
-class Keeper:
-    """Keeps a loan: has the lender stopped when it is called, which takes `stop_ticks`, and starts a spare."""
-
-    loan: Loan
-    stop_ticks: int = 40
-    refuses: str = ""
-    """Why the lender cannot be stopped."""
-    alive: bool = True
-    sequence: int = 0
-    stopped_at: int = -1
-    spare: Process | None = None
-    called: list[str] = field(default_factory=list)
-    """By which incidents its lender was stopped."""
-
-
-@dataclass(eq=False)
-class Process:
-    """A member or a spare. `seen`: how far it has watched the job's record."""
-
-    member: Member
-    rank: int | None = None
-    group: tuple[int, int] = (0, 0)
-    step: int = 0
-    applied: int = 0
-    """What its state is."""
-    run: int = 0
-    """The run of its last step."""
-    reduced: int = 0
-    """The run of the step that it is in, once the collective is done and its optimizer's step is still to come."""
-    sent: int = -1
-    """Up to which boundary its buddy has its part, or could not be reached."""
-    keeps: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(part, step) -> run, of the copies that it keeps."""
-    doing: str = "training"
-    built: tuple[int, int] = (0, 0)
-    building: tuple[int, int] | None = None
-    holds: tuple[int, int, str] = (0, 0, "")
-    peer_gone: bool = False
-    alive: bool = True
-    frozen_until: int = 0
-    mute_until: int = 0
-    """Cut off from the store and the coordinators; the fabric carries it all the same."""
-    sequence: int = 0
-    seen: int = 0
-    in_step: bool = False
-    giving: int = -1
-    copying: int = 0
-    own: bool = True
-    """Whether it has what belongs to its rank alone."""
-    saved: tuple[int, int, str] = (0, 0, "")
-    published: tuple[int, int, str] = (0, 0, "")
-    unsaved: tuple[int, int, str] = (0, 0, "")
-    writing_until: int = 0
-    disk: str = ""
-    """What is wrong with it, when something is."""
-    duty: Duty = field(default_factory=Duty)
-
-    def status(self) -> Status:
-        self.sequence += 1
-        return Status(
-            member=self.member.id, sequence=self.sequence, doing=self.doing, generation=self.group[0],  # type: ignore[arg-type]
-            step=self.step, built=self.built, holds=self.holds, peer_gone=self.peer_gone, saved=self.saved,
-            published=self.published, unsaved=self.unsaved, keeps=tuple(sorted(self.keeps)),
-        )  # fmt: skip
-
-
-class Desk:
-    """A coordinator: its own soft knowledge, and the revision that it decides on."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-        self.scene: Scene | None = None
-        self.revision = 0
-        self.seen = 0
-        self.dead_until = 0
-        self.spare_revisions: dict[str, int] = {}
-        self.loan_revisions: dict[str, int] = {}
-
-    def restart(self) -> None:
-        self.scene, self.seen = None, 0
-
-    def tick(self) -> None:
-        world, store = self.world, self.world.store
-        now_s = world.tick * TICK_S
-        if world.tick < self.dead_until:
-            return
-        while not store.away and self.seen < len(store.history) and (
-            self.scene is None or world.chance.random() < 0.7
-        ):  # fmt: skip
-            self.revision, job = store.history[self.seen]
-            self.seen += 1
-            if self.scene is None:
-                self.seen = len(store.history)
-                self.revision, job = store.history[-1]
-                self.scene = Scene(job, world.limits, now_s)
-            self.scene.see_job(job, now_s)
-        if self.scene is None:
-            return
-        if not store.away:
-            self.scene.see_spares({name: spare for name, (_, spare) in store.spares.items()}, now_s)
-            self.spare_revisions = {name: revision for name, (revision, _) in store.spares.items()}
-            self.scene.see_loans({name: loan for name, (_, loan) in store.loans.items()}, now_s)
-            self.loan_revisions = {name: revision for name, (revision, _) in store.loans.items()}
-        for action in decide(self.scene, now_s, now_s):
-            self.act(action)
-
-    def act(self, action: object) -> None:
-        store = self.world.store
-        if isinstance(action, Put):
-            self.world.check_job(action.job, store.put_job(action.job, self.revision))
-        elif isinstance(action, Close):
-            if not store.away:
-                store.entries.setdefault(action.entry.number, action.entry)
-                if self.world.chance.random() < 0.05:
-                    self.dead_until = self.world.tick + 30  # between the two writes
-                    self.restart()
-                    return
-            self.world.check_job(action.job, store.put_job(action.job, self.revision))
-        elif isinstance(action, Call):
-            store.put_loan(action.loan, self.loan_revisions.get(action.loan.id, 0))
-        elif isinstance(action, Forget):
-            if not store.away:
-                store.loans.pop(action.loan.id, None)
-        elif isinstance(action, Claim | Free | Refuse):
-            name = action.spare.member.id
-            store.put_spare(action.spare, self.spare_revisions.get(name, 0))
-        elif isinstance(action, Drop):
-            if not store.away:
-                store.spares.pop(action.spare.member.id, None)
-        elif isinstance(action, Reply):
-            self.world.answers.setdefault(action.ask.id, action.answer)
+from torchpass_bridge.core.duty import Duty, duty
+from torchpass_bridge.core.scene import Limits
+from torchpass_bridge.wire import Answer, Ask, Fit, Job, Loan, Member, Spare, Status
 
 
 class World:
@@ -199,7 +26,7 @@ class World:
         limits: Limits | None = None, shards: int = 1, buddies: bool = True,
     ) -> None:  # fmt: skip
         self.chance = random.Random(seed)
-        self.limits = limits or Limits(spare_wait_s=3.0, phase_s=3.0)
+        self.limits = limits or Limits(spare_wait_s=3.0, planned_wait_s=1.0, phase_s=3.0)
         self.tick = 0
         self.steps = steps
         self.ranks, self.shards = ranks, shards
@@ -313,7 +140,7 @@ class World:
 
     def keep(self, k: Keeper) -> None:
         """What `lending.Keeper` does."""
-        if self.tick % 10 == 0:
+        if self.tick % BEAT == 0:
             k.sequence += 1
             for desk in self.desks:
                 self.pending.append((self.tick, desk, Status(k.loan.id, k.sequence, "waiting")))
@@ -352,88 +179,13 @@ class World:
             return
         if todo.rank is not None:
             p.rank = todo.rank
-            self.follow(p, todo)
+            follow(self, p, todo)
         if self.tick < p.mute_until:
             return
         now = (p.doing, p.step, p.built, p.holds, p.group, p.saved, p.published, p.unsaved)
-        if before != now or (self.tick + p.member.pid) % 10 == 0:
+        if before != now or (self.tick + p.member.pid) % BEAT == 0:
             for desk in self.desks:
                 self.pending.append((self.tick + self.chance.randint(0, 3), desk, p.status()))
-
-    def save(self, p: Process, save: Save) -> None:
-        """A part is taken at its step, which ends at once; written some ticks later; published by one."""
-        key = (save.number, save.attempt)
-        stands = p.doing in ("stopped", "paused")
-        there = p.step == save.at_step or (save.share is None and stands)
-        if p.saved[:2] != key and p.unsaved[:2] != key and there and not p.in_step:
-            p.saved, p.writing_until = (*key, ""), self.tick + self.chance.randint(1, 40)
-            part = (p.rank or 0) % self.shards
-            held = [(part, p.applied, p.run)] if save.share is not None else []
-            held += [(kept, save.at_step, p.keeps[kept, save.at_step]) for kept in save.kept]
-            self.parts.setdefault(key, {})[p.member.id] = held
-        if p.saved == (*key, "") and self.tick >= p.writing_until:
-            if p.disk:
-                p.unsaved = (*key, p.disk)
-            else:
-                p.saved = (*key, f"digest of {p.member.id}")
-        if save.publish and p.published[:2] != key:
-            p.published = (*key, f"/shared/{save.number}")
-            written = {one for held in self.parts[key].values() for one in held}
-            assert {step for _, step, _ in written} == {save.at_step}, "tensors of different steps in one snapshot"
-            assert len({run for _, _, run in written}) == 1, "tensors of different runs of a step in one snapshot"
-            assert {part for part, _, _ in written} == set(range(self.shards)), "a part that nobody has written"
-            assert len(save.publish) == len(self.parts[key]) and p.member.id in self.parts[key]
-            self.published[save.number] = save.at_step
-
-    def follow(self, p: Process, todo: Duty) -> None:
-        p.giving = todo.give if p.doing != "training" and todo.give == p.step else -1
-        p.building = todo.build
-        if todo.leave is not None and p.doing != "training":
-            self.copies.leave(p, todo.leave)
-        if todo.build is not None and p.built != todo.build:
-            others = [self.processes[m.id] for m in todo.build_members]
-            if all(q.alive and self.tick >= q.frozen_until and q.building == todo.build for q in others):
-                p.built = todo.build
-        if p.reduced and (todo.release or p.sent >= p.step):
-            self.apply(p, p.reduced)
-        if todo.save is not None:
-            self.save(p, todo.save)
-        if todo.release and p.doing == "training":
-            p.in_step = False
-            p.doing = "stopped"
-        if todo.group > p.group and p.built == todo.group and p.rank is not None:
-            if todo.at_step >= 0 and p.step != todo.at_step:
-                return  # it has not got what the others go on with
-            p.group, p.doing, p.in_step, p.peer_gone = todo.group, "training", False, False
-            self.copies.entered(p)
-        if p.doing == "paused" and (todo.pause_at < 0 or todo.pause_at > p.step) and todo.group == p.group:
-            p.doing = "training"
-        if p.doing == "training" and todo.pause_at == p.step and not p.in_step:
-            p.doing = "paused"
-        if todo.take is not None and p.holds[:2] != todo.build and p.doing != "training":
-            sources = [self.processes[m.id] for m in todo.take_from]
-            part, kept = (p.rank or 0) % self.shards, todo.take.kept
-            if all(
-                q.alive and self.tick >= q.frozen_until
-                and ((part, todo.at_step) in q.keeps if kept else q.giving == todo.at_step)
-                for q in sources
-            ):  # fmt: skip
-                p.copying += 1
-                if p.copying >= 5:
-                    assert kept or {(q.applied, (q.rank or 0) % self.shards) for q in sources} == {(todo.at_step, part)}
-                    (p.run,) = {q.keeps[part, todo.at_step] if kept else q.run for q in sources}
-                    p.applied = p.step = todo.at_step
-                    assert todo.build is not None
-                    p.holds = (*todo.build, "d")
-                    p.copying = 0
-            else:
-                p.copying = 0
-        if p.doing == "training" and p.group == todo.group and not p.in_step:
-            if p.step >= self.steps:
-                p.doing = "left"
-            elif self.chance.random() < 0.5:
-                p.in_step = True
-                self.copies.leave(p, keeper_of(todo.members, p.rank or 0))
 
     def collectives(self) -> None:
         """A step's collective is done once all members of a group are in the same step of it."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from migration_sim import Process, World
+    from migration_sim import World
+    from sim_members import Process
 
     from torchpass_bridge.wire import Job, Member
 

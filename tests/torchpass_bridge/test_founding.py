@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from migration_sim import FIT
+from sim_members import FIT
 
 from torchpass_bridge.core.founding import FENCED, found, fresh
 from torchpass_bridge.wire import Fit, Job, Member

@@ -355,7 +355,7 @@ async def test_two_coordinators_call_one_host_for_one_rank_and_it_is_taken_when_
 async def _beat(records: Records, *loans: str) -> None:
     for sequence in itertools.count(1):
         for loan in loans:
-            await records.say("j", Status(loan, sequence, "waiting"))
+            records.say("j", Status(loan, sequence, "waiting"))
         await asyncio.sleep(BEAT_S)
 
 

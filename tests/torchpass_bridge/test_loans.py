@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_sim import Keeper, World
+from migration_sim import World
+from sim_members import Keeper
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.scene import Call, Limits, Scene
 from torchpass_bridge.wire import Entry, Loan, Status, prove
 
-LIMITS = Limits(spare_wait_s=1.0, phase_s=3.0, lend_wait_s=3.0, give_back_s=0.5)
+LIMITS = Limits(spare_wait_s=1.0, planned_wait_s=0.5, phase_s=3.0, lend_wait_s=3.0, give_back_s=0.5)
 
 
 def world(seed: int, spares: int = 0, steps: int = 300, **given: object) -> World:

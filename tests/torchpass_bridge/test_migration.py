@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_sim import FIT, World
+from migration_sim import World
+from sim_members import FIT
 
 from torchpass_bridge.core.duty import duty
 from torchpass_bridge.core.scene import Limits
@@ -316,3 +317,17 @@ def test_a_host_that_is_said_to_have_failed_is_not_waited_for() -> None:
         return world.tick * 0.01
 
     assert verdict_at(asked=True) < verdict_at(asked=False) - 0.2
+
+
+def test_who_was_cut_off_from_the_store_while_it_trained_and_dies_then_is_moved() -> None:
+    world = World(31, steps=400)
+    world.run(40)
+    victim = world.holder(1)
+    victim.mute_until = world.tick + 10_000
+    world.run(150)
+    assert world.job.incident is None, "the others make steps, so it lives"
+    while sum(p.in_step for p in world.processes.values()) < world.ranks:
+        world.run(1)
+    world.kill(victim)
+    (entry,) = end(world)
+    assert (entry.kind, entry.outcome, entry.ranks, entry.attempts) == ("crash", "moved", (1,), 1)

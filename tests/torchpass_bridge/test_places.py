@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migration_sim import FIT
+from sim_members import FIT
 
 from torchpass_bridge.core.places import meant, same_accelerator
 from torchpass_bridge.wire import Job, Member

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from migration_sim import FIT
+from sim_members import FIT
 
 from torchpass_bridge.core.duty import Save
 from torchpass_bridge.trainer.saving import Held, Saver, Taken

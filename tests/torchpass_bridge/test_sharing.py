@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from migration_chaos import chaos
-from migration_sim import FIT, World
+from migration_sim import World
+from sim_members import FIT
 
 from torchpass_bridge.core import sharing
 from torchpass_bridge.core.founding import found

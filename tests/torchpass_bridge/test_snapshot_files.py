@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from migration_sim import FIT
+from sim_members import FIT
 
 from torchpass_bridge import snapshot
 from torchpass_bridge.cli import cli

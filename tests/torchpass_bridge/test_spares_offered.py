@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from migration_sim import FIT
+from sim_members import FIT
 
 from torchpass_bridge.core.coordinate import decide
 from torchpass_bridge.core.scene import Drop, Limits, Refuse, Scene

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import random
 import signal
@@ -228,6 +229,9 @@ async def test_watchers_go_on_after_a_kill_and_see_what_was_written_by_others_me
     revision = await one.put_job(job(), 0)
     jobs, spares = Seen(one.watch_job("j")), Seen(one.watch_spares())
     statuses, asks = Seen(one.statuses("j")), Seen(one.asks("j"))
+    heard: list[Status] = []
+    hearing = AsyncExitStack()
+    await hearing.enter_async_context(one.hearing("j", heard.append))
     await jobs.until(lambda held: held.revision == revision)
     for round_ in range(3):
         await server.kill()
@@ -241,6 +245,8 @@ async def test_watchers_go_on_after_a_kill_and_see_what_was_written_by_others_me
     beat = asyncio.ensure_future(_say_until(other, statuses))
     await statuses.until(lambda status: status.step == 7)
     await beat
+    assert heard and heard[-1].step == 7
+    await hearing.aclose()
     answer = asyncio.ensure_future(other.ask("j", Ask("q", "migrate", "h"), 5.0))
     await asks.until(lambda one: one[0].id == "q")
     await asks.all[-1][1](Answer(True, "yes"))
@@ -249,10 +255,38 @@ async def test_watchers_go_on_after_a_kill_and_see_what_was_written_by_others_me
         await seen.end()
 
 
+async def test_a_change_of_which_no_word_came_is_found(clients: list[Records]) -> None:
+    one, other = clients[:2]
+    spares = Seen(one.watch_spares())
+    await other.offer(Spare(member("s0"), "j"))
+    await spares.until(lambda picture: "s0" in picture)
+    for subscription in one._link._subscriptions.values():
+        await subscription.unsubscribe()
+    await other.offer(Spare(member("s1"), "j"))
+    await spares.until(lambda picture: picture.keys() == {"s0", "s1"})
+    await spares.end()
+
+
+async def test_what_goes_wrong_with_a_status_ends_nothing(clients: list[Records]) -> None:
+    one, other = clients[:2]
+    heard: list[int] = []
+
+    def hear(status: Status) -> None:
+        heard.append(status.sequence)
+        raise RuntimeError("not as it should be")
+
+    async with one.hearing("j", hear):
+        sequences = itertools.count(1)
+        while len(heard) < 2:
+            other.say("j", Status("a", next(sequences), "training"))
+            await asyncio.sleep(0.02)
+    assert one.up
+
+
 async def _say_until(records: Records, seen: Seen) -> None:
     """As members do: again and again."""
     while not seen.all:
-        await records.say("j", Status("a", 1, "training", step=7))
+        records.say("j", Status("a", 1, "training", step=7))
         await asyncio.sleep(0.02)
 
 
@@ -301,7 +335,7 @@ async def test_without_a_store_every_call_says_so(server: Server, records: Recor
         await records.put_job(job(), 0)
     with pytest.raises(StoreAway, match="went away"):
         await records.ask("j", Ask("q", "migrate", "h"), 0.2)
-    await records.say("j", Status("a", 1, "training"))
+    records.say("j", Status("a", 1, "training"))
     assert not records.up
     with pytest.raises(StoreAway, match="Is it started"):
         await Records.connect(server.url)

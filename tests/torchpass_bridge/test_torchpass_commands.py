@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from commands import MAIN, staying, told, torchpass
@@ -117,6 +118,26 @@ async def test_a_move_for_which_no_spare_fits_fails_and_says_why(server: Server)
         assert "cancelled: the job trains on where it was; no spare fits: none is offered for j" in result.stdout
 
 
+async def test_a_move_waits_for_a_spare_and_the_status_says_for_which(server: Server, records: Records) -> None:
+    async with running(server.url, spares=0) as (world, desks):
+        desks.all[0][2].desks["j"].scene.limits = msgspec.structs.replace(desks.limits, planned_wait_s=60.0)  # type: ignore[union-attr]
+        assert (await torchpass("migrate", "h1", store=server.url)).exit_code == 0
+
+        async def waits() -> bool:
+            job = await job_of(records)
+            return job.incident is None and any(ask.waits for ask in job.waiting)
+
+        await until(waits, "it waits")
+        shown = await torchpass("status", store=server.url)
+        assert "waits: migrate h1 (no spare fits: none is offered for j" in shown.stdout
+        await world.add_live_spare("s0")
+
+        async def moved() -> bool:
+            return [m.host for m in (await job_of(records)).members] == ["h0", "s0", "h2"]
+
+        await until(moved, "it moves")
+
+
 async def test_loans_are_shown_with_both_jobs(server: Server, records: Records) -> None:
     await records.put_loan(Loan("l1", "j", "low", "a1", why="no folder"), 0)
     await records.put_loan(Loan("l2", "j", "low", "a2", state="lent", called_by="j/1"), 0)
@@ -147,16 +168,17 @@ async def test_what_is_asked_can_be_taken_back_until_it_is_done(server: Server, 
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
-        async def under_way() -> bool:
-            return (await job_of(records)).incident is not None
+        async def waits() -> bool:
+            return bool((await job_of(records)).waiting)
 
-        desks.all[0][2].desks["j"].scene.limits = desks.limits.__class__(silent_s=1.0, overdue_s=30.0)  # type: ignore[union-attr]
-        await until(under_way, "it is under way")
+        desks.all[0][2].desks["j"].scene.limits = msgspec.structs.replace(desks.limits, planned_wait_s=60.0)  # type: ignore[union-attr]
+        await until(waits, "it waits for a spare")
         back = await torchpass("withdraw", "h1", "--cause", "a mistake", store=server.url)
         assert back.exit_code == 0 and "taken back" in back.stdout
         output, _ = await asked.communicate()
-        entry = json.loads(output)[0]["entry"]
-        assert (asked.returncode, entry["outcome"], entry["why"]) == (1, "cancelled", "a mistake")
+        (told_end,) = json.loads(output)
+        assert (asked.returncode, told_end["taken"], told_end["entry"]) == (1, True, None)
+        assert (await job_of(records)).waiting == ()
 
 
 # escalations

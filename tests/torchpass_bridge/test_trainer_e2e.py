@@ -53,6 +53,18 @@ async def test_a_planned_move(tmp_path: Path, undisturbed: Told) -> None:
         print(f"pause {entry.pause_s * 1e3:.0f} ms")
 
 
+async def test_a_planned_move_waits_for_a_spare_that_is_being_prepared(tmp_path: Path, undisturbed: Told) -> None:
+    async with running(tmp_path, spares=0, sleep_s=0.15) as job:
+        await job.until_step(3)
+        assert (await job.ask("migrate", "h2")).taken
+        await job.until(lambda record: any(ask.waits for ask in record.waiting), "the move to wait")
+        job.start_spare("s0")
+        same(await job.finished(), undisturbed)
+        assert [m.host for m in job.job.members] == ["h0", "h1", "s0", "h3"]  # type: ignore[union-attr]
+        (entry,) = await job.entries()
+        assert (entry.kind, entry.outcome, entry.steps_lost) == ("planned", "moved", 0)
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_rank_is_killed_at_some_moment(tmp_path: Path, undisturbed: Told, seed: int) -> None:
     chance = random.Random(seed)

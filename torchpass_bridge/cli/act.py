@@ -47,8 +47,9 @@ def migrate(
 ) -> None:
     """Move the ranks that are on HOST to spares, while the job trains.
 
-    HOST is a name as `torchpass status` shows it, or an address. Nothing is paused before a spare is ready; when none
-    fits, the job trains on. An operator's request is outside the hourly budget.
+    HOST is a name as `torchpass status` shows it, or an address. Nothing is paused before a spare is ready. It waits
+    for one that fits, a minute by default (torchpass coordinator --planned-wait-s); when none has come, the job trains
+    on. An operator's request is outside the hourly budget.
     """
     _move(host, accelerator, job, cause, store_url, wait=wait, as_json=as_json)
 

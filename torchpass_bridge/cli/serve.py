@@ -81,6 +81,7 @@ def store(*, folder: Path, host: str, port: int, user: str, password_file: Path 
 @click.option("--metrics-host", default="127.0.0.1", show_default=True)
 @click.option("--silent-s", type=float, help="A rank that is not heard for so long is gone. [0.7]")
 @click.option("--spare-wait-s", type=float, help="After a crash: for a spare; then what is left is saved. [30]")
+@click.option("--planned-wait-s", type=float, help="Before a planned move: for a spare; then it is cancelled. [60]")
 @click.option("--lend-wait-s", type=float, help="The same when another job's host was called for. [180]")
 @click.option("--phase-s", type=float, help="For members to do what a phase of a move asks. [20]")
 @click.option("--per-hour", type=int, help="Moves an hour that no operator asked for. [6]")
@@ -88,8 +89,8 @@ def store(*, folder: Path, host: str, port: int, user: str, password_file: Path 
 @json_option
 def coordinator(
     *, jobs: tuple[str, ...], key_file: Path | None, metrics_port: int | None, metrics_host: str,
-    silent_s: float | None, spare_wait_s: float | None, lend_wait_s: float | None, phase_s: float | None,
-    per_hour: int | None, store_url: str | None, as_json: bool,
+    silent_s: float | None, spare_wait_s: float | None, planned_wait_s: float | None, lend_wait_s: float | None,
+    phase_s: float | None, per_hour: int | None, store_url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Decide for jobs: found them, notice who is gone, and lead every move from its begin to its end.
 
@@ -103,8 +104,8 @@ def coordinator(
     from torchpass_bridge.core.scene import Limits
 
     given = {
-        "silent_s": silent_s, "spare_wait_s": spare_wait_s, "lend_wait_s": lend_wait_s, "phase_s": phase_s,
-        "per_hour": per_hour,
+        "silent_s": silent_s, "spare_wait_s": spare_wait_s, "planned_wait_s": planned_wait_s,
+        "lend_wait_s": lend_wait_s, "phase_s": phase_s, "per_hour": per_hour,
     }  # fmt: skip
     limits = msgspec.structs.replace(Limits(), **{name: value for name, value in given.items() if value is not None})
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

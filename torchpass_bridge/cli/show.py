@@ -159,7 +159,8 @@ def _print(one: dict[str, Any]) -> None:
         if loan["state"] != "offered":
             out.print(f"  {loan['host']} is {loan['state']}: by {loan['called_by']}")
     for ask in one["waiting"]:
-        out.print(f"  waits: {ask['what']} {ask['host']} {ask['accelerator']}".rstrip())
+        place = f"{ask['what']} {ask['host']} {ask['accelerator']}".rstrip()
+        out.print(f"  waits: {place}" + (f" ({ask['waits']})" if ask["waits"] else ""))
     made = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("rank", "host", "accelerator", "doing", "step", "member"):
         made.add_column(column)

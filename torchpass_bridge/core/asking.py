@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from torchpass_bridge.core import saving
+from torchpass_bridge.core import loans, saving, spares
 from torchpass_bridge.core.scene import Action, Put, Reply, Scene
 from torchpass_bridge.wire import Answer, Ask, Incident, Job
 
@@ -83,25 +83,39 @@ def _save(scene: Scene, job: Job, ask: Ask, unix_s: float) -> tuple[Answer | Non
     return None, job  # also while another one is taken: an end comes after it
 
 
-def next_waiting(scene: Scene, unix_s: float) -> list[Action]:
-    """The first of the waiting requests begins."""
+def next_waiting(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
+    """The first of the waiting requests begins that spares can be had for. One that they cannot be had for waits, holds
+    up nobody else, and begins when its time is up: then it is cancelled with the reason, as an incident of its own."""
     job = scene.job
-    if not job.waiting:
-        return []
-    ask, *rest = job.waiting
-    ranks = ranks_on(job, ask)
-    job = _replace(job, waiting=tuple(rest))
-    if ranks:
-        moved = tuple(at for at in job.moved_unix_s if unix_s - at < HOUR_S)
+    for number, ask in enumerate(job.waiting):
+        before, after = job.waiting[:number], job.waiting[number + 1 :]
+        ranks = ranks_on(job, ask)
+        if not ranks:
+            return [Put(_replace(job, waiting=(*before, *after)))]
         made = Incident(
             number=job.incidents + 1, kind="planned", leaving=ranks, hosts=(ask.host,),
             cause=ask.cause or f"asked to leave {ask.host}",
             evidence=ask.evidence, trigger=ask.trigger, failing=ask.what == "failed",
             began_unix_s=unix_s, phase_unix_s=(("requested", unix_s),),
         )  # fmt: skip
+        why, waited_s = _short(scene, made, now_s), now_s - scene.waits_since_s(ask, now_s)
+        if why and waited_s < scene.limits.planned_wait_s:
+            if ask.waits or waited_s <= scene.limits.overdue_s:  # who was never heard yet may speak in a moment
+                continue
+            return [Put(_replace(job, waiting=(*before, _replace(ask, waits=why), *after)))]
+        moved = tuple(at for at in job.moved_unix_s if unix_s - at < HOUR_S)
         counted = moved if ask.unlimited else (*moved, unix_s)
-        job = _replace(saving.interrupted(job), incident=made, incidents=made.number, moved_unix_s=counted)
-    return [Put(job)]
+        job = _replace(saving.interrupted(job), waiting=(*before, *after), moved_unix_s=counted)
+        return [Put(_replace(job, incident=made, incidents=made.number))]
+    return []
+
+
+def _short(scene: Scene, incident: Incident, now_s: float) -> str:
+    """Why there are not spares enough, and no hosts to be called for; empty: there are."""
+    missing = len(incident.leaving) - sum(not s.claimed_by for s in spares.usable(scene, incident, now_s))
+    if missing <= 0 or any(loans.call(scene, incident, missing, now_s)):
+        return ""
+    return spares.none_fits(scene)
 
 
 def put_back(job: Job, incident: Incident) -> tuple[Ask, ...]:

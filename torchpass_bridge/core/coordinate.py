@@ -28,7 +28,7 @@ import msgspec
 
 from torchpass_bridge.core import asking, closing, loans, saving, sharing, spares
 from torchpass_bridge.core.scene import Action, Put, Scene
-from torchpass_bridge.wire import Incident, Job, Member, Phase, Status
+from torchpass_bridge.wire import BEAT_S, Incident, Job, Member, Phase, Status
 
 STANDING = ("stopped", "paused", "left")
 """Out of every collective."""
@@ -61,7 +61,7 @@ def decide(scene: Scene, now_s: float, unix_s: float) -> list[Action]:
         since_unix_s = unix_s - scene.limits.lost_s if unheard else 0.0
         return [*actions, Put(_replace(job, unheard_unix_s=since_unix_s))]
     if incident is None:
-        begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, unix_s)
+        begun = _broken(scene, now_s, unix_s) or asking.next_waiting(scene, now_s, unix_s)
         begun = begun or saving.go_on(scene, now_s, unix_s)
         return [*actions, *(begun or loans.give_back(scene, now_s, unix_s))]
     return [*actions, *_PHASES[incident.phase](scene, incident, now_s, unix_s)]
@@ -81,7 +81,7 @@ def _losses(scene: Scene, now_s: float) -> dict[int, str]:
     failed = {ask.host for ask in (*scene.asks, *job.waiting) if ask.what == "failed"}
     failed.update(incident.hosts if incident and incident.failing else ())
     for rank, member, status in scene.by_rank(range(job.world)):
-        if rank in gone or scene.needed(member) or (incident is None and status and status.doing == "left"):
+        if rank in gone or scene.needed(member, now_s) or (incident is None and status and status.doing == "left"):
             continue
         if scene.silent(member, now_s, limits.silent_s):
             found[rank] = f"not heard for {limits.silent_s:g} s"
@@ -170,7 +170,7 @@ def _requested(scene: Scene, incident: Incident, now_s: float, unix_s: float) ->
     called, coming = loans.call(scene, incident, len(incident.leaving) - len(claims), now_s)
     if called or coming:
         return called
-    why = f"no spare fits: {'; '.join((spares.reasons(scene), *loans.reasons(scene)))}"
+    why = "; ".join((spares.none_fits(scene), *loans.reasons(scene)))
     if incident.kind == "planned":
         return closing.cancel(scene, why, unix_s)
     return _enough(scene, incident, why, unix_s) if waited_s > scene.limits.spare_wait_s else []
@@ -303,7 +303,9 @@ def _tired(scene: Scene, incident: Incident, now_s: float) -> bool:
 def _overdue(scene: Scene, incident: Incident, late: list[Member], now_s: float, unix_s: float) -> list[Action]:
     """Somebody does not get on with the phase: a spare is replaced, planned: the job trains on as it was."""
     told = {m.id: s.trouble for m in late if (s := scene.status(m)) and s.trouble}
-    if now_s - scene.phase_since_s < scene.limits.phase_s and not told:
+    waited_s = now_s - scene.phase_since_s
+    # What is told in the first moment is of the attempt before: acted on, it would break off attempt after attempt.
+    if waited_s < (BEAT_S if told else scene.limits.phase_s):
         return []
     slow = [m for m in late if m.id in told] or late
     ids = {m.id for m in slow}

@@ -16,15 +16,19 @@ class Limits(msgspec.Struct, frozen=True):
     """`silent_s`: without a status for so long a member is gone; `gone_s`: the same when another member has found a
     connection closed; `overdue_s`: the same when the host is said to have failed.
 
-    `phase_s`: for a member to do what a phase asks; `cut_s`: how far ahead the step is at which all stand still."""
+    `phase_s`: for a member to do what a phase asks; `cut_s`: how far ahead the step is at which all stand still, no
+    less than what is known of members may be old."""
 
     silent_s: float = 0.7
-    gone_s: float = 0.25
-    overdue_s: float = 2.5 * BEAT_S
+    gone_s: float = 0.35
+    overdue_s: float = 2 * BEAT_S
     phase_s: float = 20.0
-    cut_s: float = 0.1
+    cut_s: float = BEAT_S
     spare_wait_s: float = 30.0
     """For a spare after a crash; then the job ends."""
+    planned_wait_s: float = 60.0
+    """For a spare before a planned move: to prepare one takes some seconds, or a minute with a device and kernels to
+    compile. The job trains on meanwhile; whoever asked has to know some time."""
     lend_wait_s: float = 180.0
     """The same from when a preemptible job's host was called for: that job is saved first."""
     give_back_s: float = 60.0
@@ -121,6 +125,8 @@ class Scene:
         self._loans_s: dict[tuple[str, str], float] = {}
         """When each loan was seen first with this call."""
         self.asks: list[Ask] = []
+        self._waiting_s: dict[str, float] = {}
+        """When each waiting request was looked at first."""
         self.taking_back: set[str] = set()
         """Requests to withdraw something that was there to withdraw."""
         self.refused: dict[str, str] = {}
@@ -144,6 +150,8 @@ class Scene:
             self.phase_since_s = now_s
         if (old and old.number) != (new and new.number):
             self.incident_since_s = now_s
+        waiting = {ask.id for ask in job.waiting}
+        self._waiting_s = {ask_id: at_s for ask_id, at_s in self._waiting_s.items() if ask_id in waiting}
         if old or new or job.saving or self.job.saving:
             self.calm_since_s = now_s
         if _under_way(self.job) != _under_way(job):
@@ -199,6 +207,10 @@ class Scene:
         at_s = known.at_s if known else self._offered_s.get(member.id, self.began_s)
         return max(at_s, self.began_s)
 
+    def waits_since_s(self, ask: Ask, now_s: float) -> float:
+        """Of a waiting request: since when it could begin but for a spare."""
+        return self._waiting_s.setdefault(ask.id, now_s)
+
     def offered_s(self, spare: Spare) -> float:
         """Since when it is known to be offered."""
         return max(self._offered_s.get(spare.member.id, self.began_s), self.began_s)
@@ -216,9 +228,16 @@ class Scene:
         """Nobody at all is heard: that says nothing about anybody."""
         return now_s - self.heard_s > self.limits.overdue_s
 
-    def needed(self, member: Member) -> bool:
+    def needed(self, member: Member, now_s: float) -> bool:
         """Whether the job has made steps since it was heard last. Steps are made in lock-step: two of them after its
-        last word are its own word that it lives, and only its way to the store is broken."""
+        last word are its own word that it lives, and only its way to the store is broken. That holds as long as steps
+        are made: once the group is broken, or for long nothing has got on, it is as silent as any other."""
+        if not self._progress:
+            return False
+        said = [s for m in self.job.members if (s := self.status(m)) and s.generation == self.job.generation]
+        broken = any(s.peer_gone or s.doing == "stopped" for s in said)
+        if now_s - self._progress[-1][0] > (self.limits.silent_s if broken else self.limits.lost_s):
+            return False
         known = self.heard.get(member.id)
         since_s = max(known.at_s if known else self.began_s, self.began_s) + 1.5 * BEAT_S
         later = [step for at_s, step in self._progress if at_s > since_s]

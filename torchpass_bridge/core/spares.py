@@ -81,11 +81,12 @@ def unfit(scene: Scene, spare: Spare) -> str:
     return scene.job.members[0].fit.misfits(spare.member.fit) if scene.job.members else ""
 
 
-def reasons(scene: Scene) -> str:
+def none_fits(scene: Scene) -> str:
     """Why no spare is taken, for people."""
+    why = "; ".join(f"{name}: {why}" for name, why in sorted(scene.refused.items())) or "all are in use"
     if not scene.spares:
-        return f"none is offered for {scene.job.name} (start one with: torchpass spare)"
-    return "; ".join(f"{name}: {why}" for name, why in sorted(scene.refused.items())) or "all are in use"
+        why = f"none is offered for {scene.job.name} (start one with: torchpass spare)"
+    return f"no spare fits: {why}"
 
 
 def usable(scene: Scene, incident: Incident, now_s: float) -> list[Spare]:

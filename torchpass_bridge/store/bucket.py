@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -26,6 +27,9 @@ from torchpass_bridge.store.link import QUEUE, Conflict, Link, StoreAway
 
 REREAD_S = 2.0
 """Between two looks at the store when nothing comes: a message may have been lost within a cluster of servers."""
+WHOLE_S = 30.0
+"""Between two looks at all keys when the bucket says that nothing was written: one of a cluster's servers may have
+answered with what was so before."""
 AGAIN_S = 0.05
 """After a look at a store that was away."""
 MARKER_TTL_S = 3600.0
@@ -68,6 +72,8 @@ class Bucket:
         self._stream = f"KV_{name}"
         self._keys = f"$KV.{name}."
         self._changed = f"{name}-changed."
+        self._newest, self._asked_s = 0, -math.inf
+        """The number of the bucket's latest write, and when it was asked for."""
 
     async def open(self) -> None:
         """Made when it is not there. ValueError when one of this name is there that does not serve."""
@@ -185,6 +191,15 @@ class Bucket:
 
         await self._call(f"forget {pattern}", ask)
 
+    async def newest(self) -> int:
+        """The number of its latest write, as it was a moment ago: several watchers that look share one answer."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s > REREAD_S / 2:
+            self._asked_s = now_s
+            info = await self._call("look for changes", lambda: self._link.js.stream_info(self._stream))
+            self._newest = info.state.last_seq
+        return self._newest
+
     async def keys(self, pattern: str) -> list[str]:
         """Those that match, deleted ones among them. `pattern`: with the store's wildcards (`job.*`, `seat.>`)."""
         info = await self._call(
@@ -222,24 +237,37 @@ class Bucket:
         number = await self._link.attend(self._changed + pattern, take)
         quit_epoch = self._link.on_epoch(look_again)
         seen: dict[str, int] = {}
+        clock_s = asyncio.get_running_loop().time
         try:
+            looked, looked_s = await self._known() if _wild(pattern) else 0, clock_s()
             yield await self._anew(pattern, seen)
             while True:
                 try:
                     async with asyncio.timeout(REREAD_S):
                         change = await queue.get()
                 except TimeoutError:
+                    now = await self._known() if _wild(pattern) else 0  # one key is read as easily
+                    if now and now == looked and clock_s() - looked_s < WHOLE_S:
+                        continue
                     change = None
                 if change is not None:
                     news = [change] if change.revision > seen.get(change.key, 0) else []
                     seen.update({one.key: one.revision for one in news})
                 else:
+                    looked, looked_s = await self._known() if _wild(pattern) else 0, clock_s()
                     news = await self._anew(pattern, seen)
                 if news:
                     yield news
         finally:
             quit_epoch()
             await self._link.leave(number)
+
+    async def _known(self) -> int:
+        """The number of the latest write; 0: not known."""
+        try:
+            return await self.newest()
+        except StoreAway:
+            return 0
 
     async def _anew(self, pattern: str, seen: dict[str, int]) -> list[Found]:
         """What is newer than what was seen, once the store answers. A key that is not there at all any more is gone."""

@@ -30,6 +30,8 @@ PATIENCE_S = 1.0
 OPEN_S = 3.0
 RETRY_S = 0.05
 """Between two attempts to connect again."""
+PING_S = 1.5
+"""Between two signs of life that the server is asked for. After two that did not come the connection is given up."""
 QUEUE = 4096
 """Messages that are kept for a listener that is slow; then the oldest go."""
 
@@ -53,6 +55,25 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Listener = Callable[[Msg], Awaitable[None]]
+Hearer = Callable[[bytes], None]
+"""What takes the bytes of a message, at once, in the loop that reads them."""
+
+
+class Reader(Client):
+    """The client, with a short way for what comes often: by its own each message wakes a task for the queue of its
+    subscription. A client that comes to name this otherwise takes its own way, by the listener that is given, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hearers: dict[int, Hearer] = {}
+        """By the number of the subscription."""
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        hearer = self.hearers.get(sid)
+        if hearer is not None:
+            hearer(data)
+        else:
+            await super()._process_msg(sid, subject, reply, data, headers)
 
 
 class Link:
@@ -62,11 +83,12 @@ class Link:
         self.url = url
         self.epoch = 0
         self._name = name
-        self._client = Client()
+        self._client = Reader()
         self._up = asyncio.Event()
         self._closing = False
         self._trouble = ""
         self._listeners: dict[int, tuple[str, Listener]] = {}
+        self._hearers: dict[int, Hearer] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self._numbers = itertools.count()
         self._on_epoch: set[Callable[[], None]] = set()
@@ -148,6 +170,12 @@ class Link:
             except AWAY:
                 pass
 
+    def say(self, subject: str, data: bytes) -> None:
+        """The same at once, without a task: for what is said all the time. Called in the client's loop."""
+        client = self._client
+        if client.is_connected and client._transport is not None:
+            client._transport.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data))
+
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
         """nats.errors.NoRespondersError: nobody listens there."""
         answer = await self._client.request(subject, data, timeout=timeout_s)
@@ -169,16 +197,36 @@ class Link:
         finally:
             await self.leave(number)
 
-    async def attend(self, subject: str, listener: Listener) -> int:
+    async def hear(self, subject: str, hearer: Hearer) -> int:
+        """All messages from now on, given to `hearer` as they are read; `leave` ends it."""
+
+        def take(data: bytes) -> None:
+            try:
+                hearer(data)
+            except Exception:  # noqa: BLE001 - what is wrong with a message must not end the connection's reading
+                _log.exception("a message of %s", subject)
+
+        async def listener(message: Msg) -> None:
+            take(message.data)
+
+        return await self.attend(subject, listener, take)
+
+    async def attend(self, subject: str, listener: Listener, hearer: Hearer | None = None) -> int:
+        """`hearer`: what takes the messages in place of `listener`, by the client's short way."""
         number = next(self._numbers)
         self._listeners[number] = (subject, listener)
+        if hearer is not None:
+            self._hearers[number] = hearer
         if self.up:
             await self._subscribe(number)
         return number
 
     async def leave(self, number: int) -> None:
         self._listeners.pop(number, None)
+        self._hearers.pop(number, None)
         subscription = self._subscriptions.pop(number, None)
+        if subscription is not None:
+            self._client.hearers.pop(subscription._id, None)
         if subscription is not None and not self._closing:
             try:
                 await subscription.unsubscribe()
@@ -197,7 +245,7 @@ class Link:
     async def _connect(self) -> None:
         servers = self._servers()
         known = urlsplit(servers[0])
-        client = Client()
+        client = Reader()
         try:
             await client.connect(
                 [_without_login(one) for one in servers],
@@ -212,8 +260,8 @@ class Link:
                 connect_timeout=1,
                 reconnect_time_wait=RETRY_S,  # type: ignore[arg-type]  # seconds, not whole ones
                 max_reconnect_attempts=1,
-                ping_interval=1,
-                max_outstanding_pings=2,
+                ping_interval=PING_S,  # type: ignore[arg-type]  # seconds, not whole ones
+                max_outstanding_pings=1,
                 pending_size=0,
             )
         except BaseException:
@@ -259,7 +307,9 @@ class Link:
 
     async def _subscribe(self, number: int) -> None:
         subject, listener = self._listeners[number]
-        self._subscriptions[number] = await self._client.subscribe(subject, cb=listener)
+        made = self._subscriptions[number] = await self._client.subscribe(subject, cb=listener)
+        if number in self._hearers:
+            self._client.hearers[made._id] = self._hearers[number]
 
 
 def _without_login(url: str) -> str:

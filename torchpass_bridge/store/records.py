@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 import msgspec
@@ -213,9 +214,23 @@ class Records:
             yield _loans(found)
 
     # what is said, and not stored
-    async def say(self, job: str, status: Status) -> None:
+    def say(self, job: str, status: Status) -> None:
         """To whoever listens. Lost while the store is away: it is said again."""
-        await self._link.send(wire.status_subject(job), wire.encode(status))
+        self._link.say(wire.status_subject(job), wire.encode(status))
+
+    @asynccontextmanager
+    async def hearing(self, job: str, hear: Callable[[Status], None]) -> AsyncIterator[None]:
+        """All statuses as they come, for as long as this is entered: the cheapest way, for who listens always."""
+
+        def take(data: bytes) -> None:
+            if (status := _decoded(data, Status, "a status")) is not None:
+                hear(status)
+
+        number = await self._link.hear(wire.status_subject(job), take)
+        try:
+            yield
+        finally:
+            await self._link.leave(number)
 
     async def statuses(self, job: str) -> AsyncIterator[Status]:
         async for message in self._link.listen(wire.status_subject(job)):

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torchpass_bridge.core.duty import Duty, duty
 from torchpass_bridge.core.places import buddy_of, keeper_of
 from torchpass_bridge.store.records import Conflict, Records, StoreAway
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.building import Building
 from torchpass_bridge.trainer.groups import Grid, Group
@@ -82,10 +84,11 @@ class Agent:
         self._begun = False
         self._sequence = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._nudge: asyncio.Event | None = None
+        self._due: asyncio.TimerHandle | None = None
+        """The next status."""
         self._over: asyncio.Event | None = None
         self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run, name="torchpass-agent", daemon=True)
+        self._thread = Aside("agent", self._run)
 
     # called by the training thread
     def start(self) -> None:
@@ -160,16 +163,18 @@ class Agent:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._nudge, self._over = asyncio.Event(), asyncio.Event()
+        self._over = asyncio.Event()
         async with await Records.connect(self.settings.store, self.settings.id) as records:
             self._records = records
             self._building = Building(self.settings, records, self.call, self._built, self._not_built)
             self._up.set_result(None)
+            self._say()
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(work()) for work in (self._watch, self._beat)]
                 stay = self._stay_offered if self.settings.rank is None else self._stay_seated
-                running.append(tasks.create_task(stay()))
+                running = [tasks.create_task(work()) for work in (self._watch, stay)]
                 await self._over.wait()
+                if self._due is not None:
+                    self._due.cancel()
                 for task in running:
                     task.cancel()
 
@@ -193,7 +198,8 @@ class Agent:
                 self.next = None  # what it was built for was cancelled
         if self._building is not None:
             self._building.device, self._building.grid = self.device, self.grid
-            self._building.aim(found, present, self.next)
+            if self._building.aim(found, present, self.next) and self.said.trouble:
+                self.tell(trouble="")  # that was of an attempt before
         if found.rank is not None and found.group[0]:
             rank = job.rank_of(self.settings.id)
             self._buddy.to(buddy_of(job.members, rank) if rank is not None else None)
@@ -232,20 +238,23 @@ class Agent:
 
     # what is said
     def _say_soon(self) -> None:
-        if self._loop is not None and self._nudge is not None:
-            self._loop.call_soon_threadsafe(self._nudge.set)
+        if self._loop is not None and self._due is not None:
+            self._loop.call_soon_threadsafe(self._say)
 
-    async def _beat(self) -> None:
-        assert self._nudge is not None
-        while True:
-            try:
-                async with asyncio.timeout(self.settings.times.beat_s):
-                    await self._nudge.wait()
-            except TimeoutError:
-                pass
-            self._nudge.clear()
-            if self.member is not None:
-                await self._records.say(self.settings.job, self._status())
+    def _say(self) -> None:
+        """Now, and at the next beat. A timer of the loop and nothing else: a task that waits for an event, or for its
+        time to be up, costs a healthy rank several times as much.
+
+        Beats are at whole multiples of their length by the clock of the day, so at the same moments in all ranks: what
+        takes a processor from all of them at once costs a job that goes in step as little as if it were one, and store
+        and coordinators wake once for all."""
+        assert self._loop is not None
+        if self._due is not None:
+            self._due.cancel()
+        beat_s = self.settings.times.beat_s
+        self._due = self._loop.call_later(beat_s - time.clock_gettime(time.CLOCK_REALTIME) % beat_s, self._say)
+        if self.member is not None:
+            self._records.say(self.settings.job, self._status())
 
     def _status(self) -> Status:
         with self._changed:

@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.channel import Ask, ChannelError, connect, send
 from torchpass_bridge.trainer.own import sealed
 from torchpass_bridge.trainer.settings import Settings
@@ -28,7 +29,7 @@ class Buddy:
         self._said = ""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="torchpass-buddy", daemon=True).start()
+        Aside("buddy", self._run).start()
 
     def to(self, member: Member | None) -> None:
         with self._changed:

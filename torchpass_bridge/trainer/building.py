@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchpass_bridge.core.duty import Duty
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.groups import Grid, Group, Key, build
 from torchpass_bridge.trainer.rendezvous import Call, Rendezvous, Scratch
 from torchpass_bridge.trainer.settings import Settings
@@ -34,16 +35,18 @@ class Building:
         self._wanted: Key | None = None
         self._rendezvous: Rendezvous | None = None
 
-    def aim(self, duty: Duty, present: Group | None, following: Group | None) -> None:
-        """Build what the duty asks for, unless it stands or is being built."""
+    def aim(self, duty: Duty, present: Group | None, following: Group | None) -> bool:
+        """Build what the duty asks for, unless it stands or is being built. True: another one than before is begun."""
         key, members = _target(duty, present, self._settings.id)
         if key is None:
             self._stop()
         elif key == self._wanted or (following is not None and following.key == key):
-            return
+            return False
         else:
             self._stop()
             self._start(key, members)
+            return True
+        return False
 
     def _stop(self) -> None:
         with self._lock:
@@ -58,9 +61,7 @@ class Building:
         with self._lock:
             rendezvous = Rendezvous(self._scratch, self._call, prefix, settings.times.build_s)
             self._wanted, self._rendezvous = key, rendezvous
-        threading.Thread(
-            target=self._build, args=(key, rank, len(members), rendezvous), name="torchpass-build", daemon=True
-        ).start()
+        Aside("build", self._build, key, rank, len(members), rendezvous).start()
 
     def _build(self, key: Key, rank: int, world: int, rendezvous: Rendezvous) -> None:
         times = self._settings.times

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, accept, receive, receive_all, send, send_all
 from torchpass_bridge.trainer.chunks import CHUNK_BYTES, Chunks, Staging, digest, view
 from torchpass_bridge.trainer.copies import Copies, Copy
@@ -107,7 +108,7 @@ class Giver:
         self._listener = socket.create_server((self._host, 0), family=family)
         port = self._listener.getsockname()[1]
         self.address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
-        threading.Thread(target=self._listen, args=(self._listener,), name="torchpass-give", daemon=True).start()
+        Aside("give", self._listen, self._listener).start()
 
     def stop(self) -> None:
         if self._listener is not None:
@@ -122,7 +123,7 @@ class Giver:
             if not self._room.acquire(blocking=False):
                 sock.close()
                 continue
-            threading.Thread(target=self._serve, args=(sock,), name="torchpass-give-one", daemon=True).start()
+            Aside("give-one", self._serve, sock).start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, connect, receive, send, send_all
 from torchpass_bridge.trainer.chunks import digest, view
 from torchpass_bridge.trainer.copies import Copies, Copy
@@ -59,7 +60,7 @@ class Keeper:
 
     def start(self) -> None:
         for run in (self._copy, self._send):
-            threading.Thread(target=run, name=f"torchpass-keep{run.__name__}", daemon=True).start()
+            Aside(f"keep{run.__name__}", run).start()
 
     # called by the training thread
     def begin(self, wanted: Wanted, pieces: Callable[[], list[Piece]], own: bytes) -> None:

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from torchpass_bridge import snapshot
 from torchpass_bridge.core.duty import Save
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.giving import Giver
 from torchpass_bridge.trainer.inherit import Heir
 from torchpass_bridge.trainer.own import sealed
@@ -96,7 +97,7 @@ class Saver:
             except Exception as error:  # noqa: BLE001 (disks, and what torch makes of them)
                 self._failed(key, error)
 
-        threading.Thread(target=run, name="torchpass-save", daemon=True).start()
+        Aside("save", run).start()
 
     def _failed(self, key: tuple[int, int], error: BaseException) -> None:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -23,6 +23,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from torchpass_bridge.memory import keep_freed
 from torchpass_bridge.trainer.agent import Agent
 from torchpass_bridge.trainer.buddy import Buddy
 from torchpass_bridge.trainer.copies import Copies
@@ -51,6 +52,9 @@ def join(times: Times = DEFAULT_TIMES) -> Run:
     Until the first step `torch.distributed` tells rank and size, and its collectives do nothing: the others may not be
     there yet. ValueError when something is missing; `store.link.StoreAway` when the store does not answer."""
     run = Run(from_environment(os.environ, times))
+    why = keep_freed(os.environ)
+    if why:
+        _log.info("freed memory is kept as glibc sees fit: %s", why)
     run._open()
     return run
 

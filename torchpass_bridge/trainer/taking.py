@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 
+from torchpass_bridge.trainer.aside import Aside
 from torchpass_bridge.trainer.channel import Ask, ChannelError, Reply, connect, receive, receive_all, send
 from torchpass_bridge.trainer.chunks import Chunks, Staging, digest, digest_of
 from torchpass_bridge.trainer.groups import Key
@@ -57,7 +58,7 @@ class Sources:
 
     def _each(self, work: dict[str, Callable[[], None]]) -> None:
         """Each in a thread of its own, until all are done. NotTaken when it is not wanted any more."""
-        threads = [threading.Thread(target=do, name=f"torchpass-{name}", daemon=True) for name, do in work.items()]
+        threads = [Aside(name, do) for name, do in work.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
