@@ -90,20 +90,22 @@ def test_a_daemon_that_died_while_the_job_rests_is_no_failing_host(rig: Rig, hoo
 def test_a_host_that_is_throttled_is_called_slow_and_nothing_else_follows(
     rig: Rig, hooked: Path, since_s: float
 ) -> None:
-    """Its daemon is stopped for 120 of each 160 ms; its neighbours in the ring probe it fast and hear it on and on."""
-    neighbours = ["host2", "host4"]
-    with throttled(rig.daemons.processes["host3"].pid, 0.75, 0.16):
+    """Its daemon is stopped for 120 of each 160 ms; its neighbours in the ring probe it fast and hear it on and on.
+
+    They must have heard it when it was in time: host 2, which has just begun, has not."""
+    neighbours = ["host1", "host3"]
+    with throttled(rig.daemons.processes["host4"].pid, 0.75, 0.16):
         told = rig.wait_told(
-            since_s, says(r"^host3 is slow: it lets probes wait$"), "its neighbours find it slow", neighbours, 60.0
+            since_s, says(r"^host4 is slow: it lets probes wait$"), "its neighbours find it slow", neighbours, 60.0
         )
-        assert "slow: reports: " in rig.cli("host2", "status").output
+        assert "slow: reports: " in rig.cli("host1", "status").output
         assert told[0].what in rig.cli(told[0].host, "why", told[0].cause).output
-    rig.wait_told(since_s, says(r"^host3 answers probes in time$"), "it is over", neighbours, 60.0)
+    rig.wait_told(since_s, says(r"^host4 answers probes in time$"), "it is over", neighbours, 60.0)
     rig.goes_on(20)
     assert handed_over(hooked) == []
-    others = [host for host in rig.hosts if host != "host3"]
+    others = [host for host in rig.hosts if host != "host4"]
     assert not rig.told(since_s, moved(), others)
-    assert not rig.told(since_s, says(r"^verdict |^host[124] is slow|is overloaded"), others)
+    assert not rig.told(since_s, says(r"^verdict |^host[123] is slow|is overloaded"), others)
 
 
 def test_hosts_behind_dead_switches_are_not_given_up(rig: Rig, hooked: Path, since_s: float) -> None:
