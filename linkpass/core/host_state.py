@@ -60,6 +60,8 @@ class HostState:
     answer: HostAnswered | None = None
     stands: Literal["", "shut", "unacked"] = ""
     """How its data stands."""
+    data_doubted: bool = False
+    """Its data flowed when it was to be judged, and may have stopped since the last look."""
     votes: dict[str, tuple[bool, float]] = field(default_factory=dict)
     """Peer -> whether that one hears it, and until when its word counts."""
     behind: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class HostState:
         """A silence begins, or is over."""
         self.ask_at_s, self.asked_at_s, self.from_id, self.answer = None, NEVER_S, next_id, None
         self.votes, self.behind, self.pause_s, self.verdict, self.meaning = {}, (), 0.0, (), ""
+        self.data_doubted = False
 
 
 @dataclass(slots=True)

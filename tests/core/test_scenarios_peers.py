@@ -144,6 +144,20 @@ def test_a_silent_daemon_whose_data_flows_is_not_accused() -> None:
     assert not sim.since(mark, cmd.Escalate)
 
 
+def test_data_that_flowed_at_the_last_look_speaks_for_nobody_before_the_next_one() -> None:
+    """Sockets are looked at once a second: who froze in between is given up a moment later, not twice as late."""
+    sim = FabricSim().start()
+    sim.post(ev.PeerData(peer=H3, flows=True))
+    mark = sim.mark()
+    sim.silence("host3")
+    sim.run(2.5)
+    assert not sim.since(mark, cmd.Escalate)
+    sim.post(ev.PeerData(peer=H3, flows=False))
+    sim.run(0.1)
+    assert sim.since(mark, cmd.Escalate)
+    assert not any("only its daemon" in line for line in sim.told(mark))
+
+
 def test_data_that_stops_under_a_silent_daemon_gets_its_time_then_the_host_is_given_up() -> None:
     sim = FabricSim().start()
     sim.post(ev.PeerData(peer=H3, flows=True))

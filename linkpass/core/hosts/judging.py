@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from linkpass.core.events import HostEvidence
 from linkpass.core.hosts import asking, behind, escalation, own, slow, words
 from linkpass.core.hosts.escalation import escalate
-from linkpass.core.hosts.silence import ASK_S, judge_anew, judge_at, says_it_fails
+from linkpass.core.hosts.silence import ASK_S, doubts_data, judge_anew, judge_at, says_it_fails
 from linkpass.core.paths import Peer
 from linkpass.core.world import Tray, World
 
@@ -119,6 +119,8 @@ def follow(world: World, tray: Tray, now_s: float) -> None:
 
 
 def _judge(world: World, tray: Tray, peer: Peer, now_s: float) -> None:
+    if doubts_data(world, peer, now_s):
+        return
     settled, why = _only_its_daemon(world, peer, now_s)
     if settled == "its daemon":
         if not peer.outlived:

@@ -11,6 +11,9 @@ GOODBYE_S = 0.5
 ASK_S = 1.0
 """A host is asked this long before it is judged: three tries of a trace and an echo take less."""
 
+DATA_S = 1.2
+"""Sockets are looked at once a second: data that flowed at the last look may have stopped with the host since."""
+
 TELL_S = 1.0
 """A peer that is heard again is told of this host's state after so long: others come back with it."""
 
@@ -122,6 +125,21 @@ def on_data(world: World, event: PeerData, now_s: float) -> None:
     waiting = peer.judge_at_s is None and not peer.escalated and not peer.left
     if peer.silent_since_s is not None and not event.flows and waiting:
         judge_at(peer, now_s + patience_s(world, peer, now_s), now_s)
+    elif peer.silent_since_s is not None and not event.flows and peer.host.data_doubted:
+        peer.host.data_doubted = False
+        judge_at(peer, now_s, now_s)
+
+
+def doubts_data(world: World, peer: Peer, now_s: float) -> bool:
+    """Whether a peer whose data flowed at the last look is judged before the next one. It is judged again after that
+    one, or by what it shows."""
+    if peer.data_flows is not True or peer.outlived or peer.silent_since_s is None:
+        return False
+    again_s = peer.silent_since_s + patience_s(world, peer, now_s) + DATA_S
+    peer.host.data_doubted = now_s < again_s
+    if peer.host.data_doubted:
+        judge_at(peer, again_s, now_s)
+    return peer.host.data_doubted
 
 
 def on_filtered(world: World, tray: Tray, event: PeerFiltered) -> None:
