@@ -12,9 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from linkpass.core import congestion, crowd, extra, flows, health, hosts, ports, relief, roce, steer, survey, tracing
+from linkpass.core import (
+    congestion,
+    crowd,
+    extra,
+    flows,
+    health,
+    hosts,
+    invariants,
+    moved,
+    ports,
+    relief,
+    roce,
+    steer,
+    survey,
+    tracing,
+)
 from linkpass.core import events as ev
-from linkpass.core.commands import BUCKETS, Command, ProbeTarget, Rung
+from linkpass.core.commands import Command, ProbeTarget
 from linkpass.core.desired import Wish
 from linkpass.core.element import Element
 from linkpass.core.notices import NoticeDesk
@@ -323,7 +338,8 @@ class Core:
                     self._tell_failure(wish, "no outcome was reported")
             steer.program(self.world, self._tray, now_s)
         if self._verify_at_s is not None and self._verify_at_s <= now_s:
-            self._verify(now_s)
+            self._verify_at_s = None
+            moved.verify(self.world, self._tray)
 
     def _survey(self, now_s: float) -> None:
         survey.survey(self.world, self._tray, now_s)
@@ -351,33 +367,6 @@ class Core:
         flows.decide(world, self._tray, now_s)
         steer.program(world, self._tray, now_s)
         self._plan = survey.send_plan(world, self._tray, self._plan, now_s)
-
-    def _verify(self, now_s: float) -> None:
-        """A moment after a move: do the paths that carry the traffic now answer?"""
-        self._verify_at_s = None
-        for wish in self.world.wishes.values():
-            if not wish.unverified or not wish.value or wish.programmed != wish.value:
-                continue
-            wish.unverified = False
-            kind, _, address = wish.name.partition(" ")
-            rung: Rung
-            if kind == "labels":
-                peer = self.world.table.peer(address)
-                used = [path for path in peer.used() if path.label in wish.value]
-                whose, rung = f"the flows to {peer.title()}", 1
-            else:
-                used = [path for path in self.world.table.witnesses() if path.uplink in wish.value]
-                whose, rung = f"traffic over {', '.join(wish.value)}", 2
-            bad = [path for path in used if path.element.state == "down"]
-            if kind == "labels" and bad:
-                what, why = f"{whose}: {len(bad)} of {len(used)} path(s) still fail", bad[0].element.why
-            elif bad and len(bad) == len(used):
-                what, why = f"{whose} does not get through", bad[0].element.why
-            elif used:
-                what, why = f"{whose}: verified after the move", "probes get through"
-            else:
-                what, why = f"{whose}: not verified", "nobody to probe over it"
-            self._tray.record(wish.cause, what, why, rung=rung, level="warning" if bad else "info")
 
     def _elements(self) -> Iterator[Element]:
         for uplink in self.world.uplinks.values():
@@ -411,15 +400,4 @@ class Core:
 
     def check_invariants(self) -> None:
         """Raise AssertionError when a rule of the house is broken; called after every test and every replay."""
-        for peer in self.world.table.peers.values():
-            assert len(peer.labels) in (0, BUCKETS), f"{peer.title()}: {len(peer.labels)} buckets"
-            if self.world.decide_at_s is None:
-                assert set(peer.labels) <= {label for _, label in peer.in_use}, f"{peer.title()}: a label nobody probes"
-            assert all(key in peer.paths for key in peer.in_use), "a path in use that is not known"
-        group = self.world.wishes.get(GROUP)
-        if group is not None and group.value is not None:
-            assert group.value, "the last uplink was taken"
-        own = self.settings.address
-        assert all(self.world.table.peer(name).probed_from(own) for name, _, _ in self.world.planned), "wrong family"
-        if not self.world.acting:
-            assert all(wish.programmed is None for wish in self.world.wishes.values()), "observe mode has steered"
+        invariants.check(self.world)
