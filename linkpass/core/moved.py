@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from linkpass.core.commands import Rung
 from linkpass.core.desired import Wish
 from linkpass.core.paths import Path
@@ -13,20 +15,20 @@ def verify(world: World, tray: Tray) -> None:
     for wish in world.wishes.values():
         if wish.unverified and wish.value and wish.programmed == wish.value:
             wish.unverified = False
-            _verify(world, tray, wish)
+            _verify(world, tray, wish, wish.value)
 
 
-def _verify(world: World, tray: Tray, wish: Wish) -> None:
+def _verify(world: World, tray: Tray, wish: Wish, value: tuple[Any, ...]) -> None:
     kind, _, address = wish.name.partition(" ")
     rung: Rung
     used: list[Path]
     if kind == "labels":
         peer = world.table.peer(address)
-        used = [path for path in peer.used() if path.label in wish.value]
+        used = [path for path in peer.used() if path.label in value]
         whose, rung = f"the flows to {peer.title()}", 1
     else:
-        used = [path for path in world.table.witnesses() if path.uplink in wish.value]
-        whose, rung = f"traffic over {', '.join(wish.value)}", 2
+        used = [path for path in world.table.witnesses() if path.uplink in value]
+        whose, rung = f"traffic over {', '.join(value)}", 2
     bad = [path for path in used if path.element.state == "down"]
     if kind == "labels" and bad:
         what, why = f"{whose}: {len(bad)} of {len(used)} path(s) still fail", bad[0].element.why
