@@ -150,7 +150,7 @@ def test_data_that_flowed_at_the_last_look_speaks_for_nobody_before_the_next_one
     sim.post(ev.PeerData(peer=H3, flows=True))
     mark = sim.mark()
     sim.silence("host3")
-    sim.run(2.5)
+    sim.run(2.2)
     assert not sim.since(mark, cmd.Escalate)
     sim.post(ev.PeerData(peer=H3, flows=False))
     sim.run(0.1)

@@ -11,8 +11,9 @@ GOODBYE_S = 0.5
 ASK_S = 1.0
 """A host is asked this long before it is judged: three tries of a trace and an echo take less."""
 
-DATA_S = 1.2
-"""Sockets are looked at once a second: data that flowed at the last look may have stopped with the host since."""
+DATA_S = 0.5
+"""Sockets are looked at once a second: of two looks after a silence began the second, which shows that data has stopped
+with the host, may come a moment after two seconds. It comes before probes are taken to be filtered."""
 
 TELL_S = 1.0
 """A peer that is heard again is told of this host's state after so long: others come back with it."""
