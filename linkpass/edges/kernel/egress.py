@@ -19,9 +19,9 @@ import re
 from collections.abc import Mapping
 
 from linkpass.edges.kernel import nft
+from linkpass.wire.frame import ROCE_PORT
 
 TABLE = "linkpass"
-PORT = 4791
 MARK = 0x4C510000
 FATAL_SINCE = (6, 10)
 AGAIN_S, TRIES = 60.0, 3
@@ -78,8 +78,8 @@ table netdev {self._table} {{
   chain roce {{
     type filter hook egress devices = {{ {devices} }} priority 0; policy accept;
     meta l4proto != udp accept
-    udp dport {PORT} meta mark {MARK:#x} meta mark set 0 accept
-    udp dport {PORT} meta mark 0 meta mark set {MARK:#x} fwd to meta oif
+    udp dport {ROCE_PORT} meta mark {MARK:#x} meta mark set 0 accept
+    udp dport {ROCE_PORT} meta mark 0 meta mark set {MARK:#x} fwd to meta oif
   }}
 }}
 """
