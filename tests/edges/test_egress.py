@@ -11,7 +11,8 @@ import subprocess
 import pytest
 from kernel_lab import BOTH, PEER4, PEER6, KernelLab, inside
 
-from linkpass.edges.kernel.egress import AGAIN_S, MARK, PORT, TRIES, EgressEdge, is_fatal
+from linkpass.edges.kernel.egress import AGAIN_S, MARK, TRIES, EgressEdge, is_fatal
+from linkpass.wire.frame import ROCE_PORT
 
 pytestmark = pytest.mark.netns
 RELEASE = "6.12.0"
@@ -82,7 +83,7 @@ def test_what_goes_to_roces_port_leaves_once_and_unmarked(lab: KernelLab, theirs
         said == "a loss of carrier of eth1, eth2 does not end soft-RoCE's queue pairs: nftables table netdev linkpass"
     )
     before = counted(lab)
-    assert sorted(arrives(lab, peer, PORT)) == [bytes([number]) for number in range(20)]
+    assert sorted(arrives(lab, peer, ROCE_PORT)) == [bytes([number]) for number in range(20)]
     unmarked, ours, others = (now - was for now, was in zip(counted(lab), before, strict=True))
     assert unmarked >= 20  # neighbours are asked for meanwhile
     assert (ours, others) == (0, 0)
@@ -94,7 +95,7 @@ def test_what_others_have_marked_and_other_ports_pass(lab: KernelLab, theirs: No
     edge = EgressEdge(release=RELEASE)
     with inside(lab.host):
         edge.keep(devices(lab), 0.0)
-    arrives(lab, PEER6, PORT, mark=OTHER_MARK)
+    arrives(lab, PEER6, ROCE_PORT, mark=OTHER_MARK)
     arrives(lab, PEER6, OTHER_PORT, mark=MARK)
     _, ours, others = counted(lab)
     assert (ours, others) == (20, 20)
