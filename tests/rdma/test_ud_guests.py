@@ -52,7 +52,7 @@ def watching(pair: Pair) -> Iterator[list[bytes]]:
     """Frames that leave the first guest while it lasts, with 10 bytes of the tap's header removed by the kernel."""
     frames: list[bytes] = []
     with namespace.inside(pair.wire):
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # hears nothing before it is bound
     wire.bind(("tap-a", 3))
     wire.setblocking(False)
     try:

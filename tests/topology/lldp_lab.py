@@ -80,7 +80,8 @@ class LldpLab:
         """The next LLDP frame that arrives at a port."""
         netns.pushns(self._space(node))
         try:
-            listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
+            # protocol 0 hears nothing: with one, frames of the other ports would queue up before `bind`
+            listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         finally:
             netns.popns()
         with listener:
