@@ -2,7 +2,7 @@
 
 Edges call `submit` from the event loop. Everything that came in is handled in one go before the loop goes on, so
 that the events of one moment are one decision; a command that can be carried out at once hands its outcome back
-into the same go.
+into the same go. Words come last: a journal on a slow disk must not hold up what they tell of.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ class Driver:
         carriers: Mapping[type[cmd.Command], Carrier],
         clock: Callable[[], float],
         tape: Tape | None = None,
+        tell: Callable[[cmd.Record, float], None] | None = None,
     ) -> None:
+        """`tell`: takes the words, and when they were said."""
         self.core = core
         self._carriers = carriers
+        self._tell = tell
+        self._words: deque[tuple[cmd.Record, float]] = deque()
         self._clock = clock
         self._tape = tape
         self._queue: deque[ev.Event] = deque()
@@ -63,6 +67,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop pumping. What is still queued is dropped: nobody is left to carry it out."""
+        self._tell_all()
         self._loop = None
         self._queue.clear()
         if self._timer is not None:
@@ -93,8 +98,10 @@ class Driver:
                 break
             self._turn(ev.Deadline(), now_s)
         else:
+            self._tell_all()
             self._schedule()
             return
+        self._tell_all()
         self._arm()
 
     def _turn(self, event: ev.Event, now_s: float) -> None:
@@ -104,6 +111,9 @@ class Driver:
         if self._tape is not None and commands:
             self._tape.commands(now_s, commands)
         for command in commands:
+            if isinstance(command, cmd.Record):
+                self._words.append((command, now_s))
+                continue
             carrier = self._carriers.get(type(command))
             if carrier is None:
                 continue
@@ -115,6 +125,16 @@ class Driver:
                 continue
             if outcome is not None:
                 self._queue.append(outcome)
+
+    def _tell_all(self) -> None:
+        while self._words:
+            word, said_s = self._words.popleft()
+            try:
+                if self._tell is not None:
+                    self._tell(word, said_s)
+            except Exception:
+                self.faults += 1
+                logger.exception("words could not be told", what=word.what)
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -19,14 +19,14 @@ def test_a_fault_in_one_command_keeps_no_other_from_its_edge() -> None:
     def broken(command: cmd.SetGroup) -> ev.Event | None:
         raise ValueError("a fault of the edge")
 
-    def record(command: cmd.Record) -> None:
+    def record(command: cmd.Record, _said_s: float) -> None:
         said.append(command.what)
         if "could not program" in command.what:
             told_of_failure.set()
 
     async def story() -> int:
         core = Core(CoreSettings(host="host1", address="fd00:ff::1", mode="act"))
-        driver = Driver(core, {cmd.SetGroup: broken, cmd.Record: record}, time.monotonic)
+        driver = Driver(core, {cmd.SetGroup: broken}, time.monotonic, tell=record)
         driver.open()
         for name in ("eth1", "eth2"):
             driver.submit(ev.UplinkState(uplink=name, usable=True))
@@ -37,3 +37,45 @@ def test_a_fault_in_one_command_keeps_no_other_from_its_edge() -> None:
 
     assert asyncio.run(story()) >= 1
     assert said[0] == "put traffic on eth1, eth2"
+
+
+def test_words_are_told_when_all_of_a_moment_is_done_and_say_when_it_was() -> None:
+    """A journal that takes its time, or fails, holds up no command."""
+    order: list[str] = []
+    told_s: list[float] = []
+
+    async def story() -> tuple[int, float]:
+        spread, moved = asyncio.Event(), asyncio.Event()
+
+        def program(command: cmd.SetGroup) -> ev.Event | None:
+            order.append(f"group of {len(command.uplinks)}")
+            return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group, took_s=0.0)
+
+        def tell(word: cmd.Record, said_s: float) -> None:
+            order.append(word.what)
+            told_s.append(said_s)
+            for word_of, event in (("put traffic", spread), ("moved traffic", moved)):
+                if word_of in word.what:
+                    event.set()
+            raise OSError("the disk is full")
+
+        core = Core(CoreSettings(host="host1", address="fd00:ff::1", mode="act"))
+        driver = Driver(core, {cmd.SetGroup: program}, time.monotonic, tell=tell)
+        driver.open()
+        for name in ("eth1", "eth2"):
+            driver.submit(ev.UplinkState(uplink=name, usable=True))
+        async with asyncio.timeout(20):
+            await spread.wait()
+        order.clear()
+        told_s.clear()
+        begun_s = time.monotonic()
+        driver.submit(ev.UplinkState(uplink="eth2", usable=False, why="no carrier"))
+        async with asyncio.timeout(20):
+            await moved.wait()
+        driver.close()
+        return driver.faults, begun_s
+
+    faults, begun_s = asyncio.run(story())
+    assert order[0] == "group of 1" and "eth2 is down" in order[1], order
+    assert faults >= 2
+    assert told_s == sorted(told_s) and told_s[0] >= begun_s

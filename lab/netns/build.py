@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from topology.model import Fabric
 
 MTU = 1500
 FIRST_WIRE_INDEX = 10_000
+WIRES_S = 10.0
+IFF_LOWER_UP = 1 << 16
 WIRE = "-wire"
 """The wire's part in the place of a node's name (containerlab's names do not begin with a dash)."""
 
@@ -164,6 +167,26 @@ class Builder:
             resilient = buckets(node, hops, hash_seed=self._kernel.hash_seed)
             with Session(self._fds[node.name]) as session:
                 session.apply(nexthops.everything(hops, index[node.name], resilient))
+        self._await_wires()
+
+    def _await_wires(self) -> None:
+        """Until every device may send. One whose carrier came after it was set up drops everything without a word until
+        a work queue of the kernel has come round to it (net/core/link_watch.c, linkwatch_do_dev), which waits for a
+        lock that all namespaces share. Its carrier is there meanwhile, its operational state is not."""
+        until_s = time.monotonic() + WIRES_S
+        for name in self._fds:
+            while waiting := sorted(self._waiting(name)):
+                if time.monotonic() > until_s:
+                    where = "on the wire" if name == WIRE else f"of {name}"
+                    hint = "look at the machine's load; then build the lab again"
+                    raise LabError(f"device {waiting[0]} {where} does not send {WIRES_S:g} s after it was set up", hint)
+                time.sleep(0.005)
+
+    def _waiting(self, name: str) -> Iterator[str]:
+        with asking(f"devices of {name}"):
+            for link in self._to(name).link("dump"):
+                if link["flags"] & IFF_LOWER_UP and link.get("operstate") not in ("UP", "UNKNOWN"):
+                    yield link.get("ifname")
 
     def _to(self, name: str) -> IPRoute:
         return self._connections.to(self._fds[name])

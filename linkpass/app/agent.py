@@ -168,7 +168,7 @@ class Agent:
             relabels=relabels, removed=self._removed,
             submit=self.submit, spawn=self._spawn,
         )  # fmt: skip
-        self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape)
+        self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape, carriers.tell)
         self._opened_s = self._refreshed_s = self._clock.now_s()
         with self.namespace:
             for info in self._infos.values():

@@ -67,7 +67,6 @@ class Carriers:
             cmd.SendNotice: self._send_notice,
             cmd.AskHost: self._ask_host,
             cmd.Escalate: self._escalate,
-            cmd.Record: self._record,
         }
 
     def _set_group(self, command: cmd.SetGroup) -> ev.Event:
@@ -166,8 +165,9 @@ class Carriers:
 
         self._start(tell())
 
-    def _record(self, command: cmd.Record) -> None:
-        self.journal.write(command, self.clock.now_s(), self.clock.wall())
+    def tell(self, command: cmd.Record, said_s: float) -> None:
+        """Words of the core, said at `said_s`: to the journal and the log."""
+        self.journal.write(command, said_s, self.clock.wall(said_s))
         log = logger.warning if command.level == "warning" else logger.info
         log(command.what, why=command.why, cause=command.cause, rung=command.rung)
 

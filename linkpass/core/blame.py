@@ -3,24 +3,18 @@
 A direction of a link that lies on a failing path and on no good one is a candidate. One candidate on all failing
 paths is the culprit; else one switch that all failing paths and no good path crosses; else the fewest candidates
 that cover what can be covered (greedy set cover). A failing path all of whose links carry good paths too has a
-partial fault (one hash bucket of a link): only the path is to blame, no link. Losses are weighed by likelihood: the
-direction whose paths' losses are most unlikely under the tolerated ratio is named first, then the rest is explained
-without its paths. The idea of voting and covering is that of 007 (NSDI 2018) and of NetBouncer (NSDI 2019); the
-full solver is another room's.
+partial fault (one hash bucket of a link): only the path is to blame, no link. Losses are weighed in `core.losses`.
+The idea of voting and covering is that of 007 (NSDI 2018) and of NetBouncer (NSDI 2019); the full solver is another
+room's.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["link", "switch", "host", "path"]
-RIVAL = 2.3
-"""Ten to one: log-likelihood by which a direction must explain losses better than any other that could."""
-CLEAN = 2.0
-"""A path whose losses are e**2 times likelier at the tolerated ratio than at the bad one speaks for its links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,42 +79,3 @@ def _common_node(
     own = {path[0].partition(">")[0] for path in failing}
     fit = sorted((shared or set()) - alive - own, key=lambda node: (node in hosts, node))
     return fit[0] if fit else None
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Probes sent and lost over a path, with the directions it crosses."""
-
-    links: tuple[str, ...]
-    sent: float
-    lost: float
-
-
-def lossy_links(counts: Sequence[Count], ok_ratio: float, bad_ratio: float, threshold: float) -> list[str]:
-    """Directions whose paths lose more than chance allows, most likely culprit first.
-
-    Log-likelihood of `bad_ratio` against `ok_ratio` (Wald 1945), summed over a direction's paths; above `threshold` the
-    direction is named and its paths are taken out of the account. A direction that loses packets loses them on all its
-    paths: one of them that is as good as clean (CLEAN) acquits it, or two faults beyond it would be laid at its
-    door. While another direction explains the same losses almost as well (RIVAL) nobody is named; directions that
-    all the same paths cross cannot be told apart, and are named together."""
-    lost_weight = math.log(bad_ratio / ok_ratio)
-    kept_weight = math.log((1 - bad_ratio) / (1 - ok_ratio))
-    rest = [(count, count.lost * lost_weight + (count.sent - count.lost) * kept_weight) for count in counts]
-    clean = {link for count, gain in rest if gain <= -CLEAN for link in count.links}
-    named: list[str] = []
-    while True:
-        score: dict[str, float] = {}
-        for count, gain in rest:
-            for link in count.links:
-                if link not in clean:
-                    score[link] = score.get(link, 0.0) + gain
-        best = max(sorted(score), key=lambda link: score[link], default="")
-        if not best or score[best] < threshold:
-            return named
-        crossing = {link: frozenset(n for n, (count, _) in enumerate(rest) if link in count.links) for link in score}
-        rivals = [link for link in score if crossing[link] != crossing[best] and crossing[link] & crossing[best]]
-        if any(score[best] - score[rival] < RIVAL for rival in rivals):
-            return named
-        named += sorted(link for link in score if crossing[link] == crossing[best])
-        rest = [(count, gain) for count, gain in rest if best not in count.links]

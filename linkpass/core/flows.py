@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from linkpass.core import crowd, roce
 from linkpass.core.events import FlowGoes, FlowMoved, FlowsLeft, FlowsStay, FlowStands, PeerPatience
 from linkpass.core.hosts import on_flow_stands, witnesses
 from linkpass.core.steer import count_move, grade_uplink
 from linkpass.core.survey import wanted_interval_s
-from linkpass.core.world import Tray, World
+from linkpass.core.world import Standing, Tray, World
 
 _T = TypeVar("_T")
 
@@ -32,12 +34,29 @@ AGAIN_S = 2.0
 def on_stands(world: World, tray: Tray, event: FlowStands, now_s: float) -> None:
     """Said when it begins, and again when more is known."""
     on_flow_stands(world, world.table.peer(event.peer), now_s)
-    kind, why, cause = _judge(world, event, now_s)
+    _say(world, tray, event, _judge(world, event.peer, now_s), now_s)
+
+
+def judge_again(world: World, tray: Tray, now_s: float) -> None:
+    """Of flows that stand and nobody knew why: what has come to light since may explain it. Nothing waits for the next
+    look at the queue pairs, which takes its time where drivers are slow."""
+    asked: dict[str, tuple[str, str, str]] = {}
+    for said in [one for one in world.standing.values() if one.kind == "unknown"]:
+        peer, silent_s = said.event.peer, said.event.silent_s + now_s - said.told_s
+        if peer not in asked:
+            asked[peer] = _judge(world, peer, now_s)
+        if asked[peer][0] != "unknown":
+            _say(world, tray, replace(said.event, silent_s=silent_s, left_s=None), asked[peer], now_s)
+
+
+def _say(world: World, tray: Tray, event: FlowStands, judged: tuple[str, str, str], now_s: float) -> None:
+    kind, why, cause = judged
     said = world.standing.get(event.flow)
-    if said is not None and said[0] == kind:
+    if said is not None and said.kind == kind:
+        said.event, said.told_s = event, now_s
         return
-    cause = cause or (said[1] if said is not None else "") or world.incident(now_s)
-    world.standing[event.flow] = kind, cause
+    cause = cause or (said.cause if said is not None else "") or world.incident(now_s)
+    world.standing[event.flow] = Standing(kind, cause, event, now_s)
     _bound(world.standing)
     name = world.table.peer(event.peer).title()
     left = f", its transport gives up in {event.left_s:.1f} s at the earliest" if event.left_s is not None else ""
@@ -58,7 +77,7 @@ def on_goes(world: World, tray: Tray, event: FlowGoes, now_s: float) -> None:
             world,
             tray,
             now_s,
-            cause=said[1],
+            cause=said.cause,
             peer=name,
             all_of_them=many,
             what=f"{event.flow} to {name} {what}",
@@ -133,9 +152,9 @@ def _bound(said: dict[str, _T]) -> None:
         del said[next(iter(said))]
 
 
-def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str]:
-    """What it is, why, and the cause that it belongs to (empty: none yet)."""
-    peer = world.table.peer(event.peer)
+def _judge(world: World, address: str, now_s: float) -> tuple[str, str, str]:
+    """What keeps flows to a peer, why, and the cause that it belongs to (empty: none yet)."""
+    peer = world.table.peer(address)
     used = peer.used()
     if peer.silent_since_s is not None:
         shared, count = witnesses(world, peer)
@@ -147,7 +166,7 @@ def _judge(world: World, event: FlowStands, now_s: float) -> tuple[str, str, str
     bad = [path for path in used if path.element.state == "down"]
     if bad:
         return "path", f"{len(bad)} of {len(used)} path(s) fail, {bad[0].element.why}", bad[0].element.cause
-    queue = roce.failing(world, event.peer)
+    queue = roce.failing(world, address)
     if queue is not None:
         why = (
             f"probes of paths get through, datagrams in the device's own queue do not: {queue[0].name}, {queue[0].why}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from linkpass.core import hosts
-from linkpass.core.blame import Count, Verdict, explain, lossy_links
+from linkpass.core.blame import Verdict, explain
 from linkpass.core.element import Element
 from linkpass.core.events import FAILING, PathEvidence, PathWindow, UplinkState
+from linkpass.core.losses import Count, lossy_links
 from linkpass.core.paths import RECENT_S, Path
 from linkpass.core.survey import probing_interval_s
 from linkpass.core.world import Tray, Uplink, World

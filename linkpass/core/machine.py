@@ -365,6 +365,7 @@ class Core:
             steer.decide_labels(world, self._tray, peer, now_s)
         steer.decide_group(world, self._tray, now_s)
         flows.decide(world, self._tray, now_s)
+        flows.judge_again(world, self._tray, now_s)
         steer.program(world, self._tray, now_s)
         self._plan = survey.send_plan(world, self._tray, self._plan, now_s)
 

@@ -12,7 +12,7 @@ from linkpass.core.crowd import Crowd
 from linkpass.core.desired import Wish
 from linkpass.core.diagnosis.verdict import Verdict as Finding
 from linkpass.core.element import Element
-from linkpass.core.events import RoceEvidence
+from linkpass.core.events import FlowStands, RoceEvidence
 from linkpass.core.host_state import HostBook
 from linkpass.core.lagging import Straggler
 from linkpass.core.paths import PathTable
@@ -64,6 +64,16 @@ class Noted:
 
 
 @dataclass(slots=True)
+class Standing:
+    """What was last told of a flow that stands, what was said of it (host, path, ...), and under which cause."""
+
+    kind: str
+    cause: str
+    event: FlowStands
+    told_s: float
+
+
+@dataclass(slots=True)
 class Drain:
     everywhere: bool
     cause: str
@@ -111,8 +121,8 @@ class World:
         self.stretch = 1.0
         """By what the intervals of the plan are longer than asked, to keep the packet limits."""
         """(peer, uplink, label) of the paths that are being probed now."""
-        self.standing: dict[str, tuple[str, str]] = {}
-        """RDMA flows that stand -> what was said of them, and its cause."""
+        self.standing: dict[str, Standing] = {}
+        """RDMA flows that stand, by name."""
         self.ports: dict[str, tuple[str, float]] = {}
         """Ports of RDMA devices (`device/port`) -> the cause of what was last said of them, and when."""
         self.port_errs: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 
 class Clock:
@@ -24,9 +24,11 @@ class Clock:
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
-    def wall(self) -> str:
-        """Wall time in UTC for people, ISO 8601 with milliseconds."""
-        return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def wall(self, at_s: float | None = None) -> str:
+        """Wall time in UTC for people, ISO 8601 with milliseconds; `at_s`: of a moment of this clock a while ago."""
+        ago_s = 0.0 if at_s is None else max(0.0, self.now_s() - at_s)
+        at = datetime.now(UTC) - timedelta(seconds=ago_s)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def note_fired(self, due_s: float) -> float:
         """A timer due at `due_s` fires now: returns how late it is, or 0 when that is tolerated."""

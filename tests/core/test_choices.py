@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkpass.core.blame import Count, explain, lossy_links
+from linkpass.core.blame import explain
 from linkpass.core.decide import ORDER, Option, fill, moved_share, select
 from linkpass.core.desired import Wish
 from linkpass.core.paths import links_of, pool_of, spread
@@ -85,25 +85,6 @@ def test_no_link_of_a_good_path_is_ever_blamed(failing: list[tuple[str, ...]], g
     assert not blamed & {link for one in good for link in one}
     assert blamed <= {link for one in failing for link in one}
     assert bool(verdicts) == bool(failing)
-
-
-# losses
-def test_losses_name_the_link_that_all_lossy_paths_share_and_then_the_next() -> None:
-    counts = [Count(A, 100, 6), Count(E, 100, 6), Count(B, 100, 0), Count(C, 100, 0), Count(D, 100, 0)]
-    assert lossy_links(counts, 0.001, 0.03, 12.0) == ["l1>s1"]
-    two = [Count(path("h1", "l1", "a"), 100, 9), Count(path("h1", "l2", "b"), 100, 8)]
-    named = lossy_links(two, 0.001, 0.03, 12.0)
-    assert named == ["h1>l1", "l1>a", "h1>l2", "l2>b"]  # what the same paths cross cannot be told apart
-    half = [Count(("h1>l1", "l1>s1", "s1>l3"), 60, 6), Count(("h1>l1", "l1>s1", "s1>l4"), 60, 1)]
-    assert lossy_links(half, 0.001, 0.03, 12.0) == []  # `s1>l3` alone explains it nearly as well as `l1>s1`: wait
-
-
-def test_few_losses_name_nobody_and_shared_links_are_acquitted_by_a_clean_path() -> None:
-    assert lossy_links([Count(A, 100, 2)], 0.001, 0.03, 12.0) == []
-    assert lossy_links([], 0.001, 0.03, 12.0) == []
-    both = [Count(A, 100, 4), Count(B, 100, 4), Count(path("h1", "l1", "h2"), 100, 0)]
-    assert "h1>l1" not in lossy_links(both, 0.001, 0.03, 12.0)
-    assert lossy_links([Count(A, 100, 9), Count(A, 100, 0)], 0.001, 0.03, 12.0) == []  # one bucket of all its links
 
 
 # choosing

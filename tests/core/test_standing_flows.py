@@ -38,10 +38,26 @@ def test_what_is_not_known_yet_is_said_again_when_it_is() -> None:
     sim = FabricSim().start()
     (line,) = stands(sim)
     assert "stands: unknown" in line and "probes get through" in line
+    mark = sim.mark()
     sim.silence("host3")
     sim.run(0.3)
-    (line,) = stands(sim, silent_s=0.9)
+    (line,) = [line for line in sim.told(mark) if "stands" in line]
     assert "host, not path" in line
+    assert stands(sim, silent_s=0.9) == []
+
+
+def test_why_it_stands_is_said_without_waiting_for_the_next_look() -> None:
+    """A path that fails, too; how long it has stood goes on meanwhile."""
+    sim = FabricSim().start()
+    stands(sim, silent_s=0.4)
+    mark = sim.mark()
+    sim.run(0.5)
+    sim.break_("leaf1>spine1")
+    sim.run(0.5)
+    (record,) = [one for one in sim.since(mark, cmd.Record) if "stands" in one.what]
+    assert "stands: path" in record.what
+    silent_s = float(record.why.split("nothing new sent for ")[1].split(" s")[0])
+    assert 0.9 < silent_s < 1.5
 
 
 def test_of_a_silent_peer_without_a_witness_nothing_is_claimed() -> None:

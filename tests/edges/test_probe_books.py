@@ -323,6 +323,78 @@ def test_stretched_intervals_keep_both_limits(targets: list[tuple[str, float]], 
         assert total > 0.94 * host or worst > 0.94 * link
 
 
+def came(books: Books, peer: Peer, sent_ns: int, *numbers: int) -> None:
+    """Probes of one batch of the peer's, on these paths."""
+    for number in numbers:
+        peer.heard.setdefault(number, HeardPath()).batch_ns = sent_ns
+    if sent_ns > peer.batch_ns:
+        peer.before_ns, peer.batch_ns = peer.batch_ns, sent_ns
+    books.owed.add(peer)
+
+
+def test_who_was_heard_over_some_of_its_paths_only_is_told_at_once_and_once() -> None:
+    books = Books(CoreSettings(host="h1", address="fd00::1"))
+    peer = books.peer(b"b" * 16)
+    listener = Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: 0.0)
+
+    def told() -> bool:
+        peer.asked = False
+        listener.note_gaps()
+        return peer.asked
+
+    came(books, peer, 100, 1, 2, 3, 4)
+    assert not told()  # the first batch: nothing is missed yet
+    came(books, peer, 150, 1, 2)
+    assert not told()  # the others may be under way
+    came(books, peer, 150, 4)
+    assert told() and not told()
+    came(books, peer, 200, 1, 2, 4)
+    assert not told()  # a path that stays dead is in its reports
+    peer.heard[3].large = True
+    came(books, peer, 250, 1, 2, 3, 4)
+    came(books, peer, 300, 1, 2, 4)
+    assert not told()  # large probes are in few batches
+
+
+def test_a_path_is_suspected_for_a_loss_but_for_an_overdue_probe_only_until_it_has_come() -> None:
+    books = Books(CoreSettings(host="h1", address="fd00::1"))
+    peer = books.peer(b"b" * 16)
+    path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    listener = Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: 0.0)
+
+    def suspected(now_s: float, lost: int, missing: int) -> bool:
+        listener._suspect(peer, path, "good", lost, missing, now_s)
+        return path.suspect_until_s > now_s
+
+    assert suspected(1.00, 0, 1) and suspected(1.01, 0, 2)
+    assert not suspected(1.02, 0, 0)  # it has come
+    assert suspected(2.00, 0, 1) and suspected(2.01, 1, 0)
+    assert suspected(2.02, 0, 1) and suspected(2.03, 0, 0)  # one was lost: what comes late now acquits nobody
+    assert not suspected(3.00, 0, 0)
+    assert suspected(4.00, 0, 1) and not suspected(4.01, 0, 0)
+
+
+def test_one_long_delay_is_no_reason_to_wait_for_what_leaves_after_it() -> None:
+    """A pause of a host; a queue is long twice in a row."""
+    margins = []
+    path = path_with(5)
+    for number, held_s in enumerate((0.001, 0.1, 0.001, 0.1, 0.1), 1):
+        path.take(number, number, held_s, 0.0, number * 0.01 + 0.002 + held_s)
+        margins.append(path.margin_s)
+    assert max(margins[:4]) < 0.01 < 0.1 < margins[4]
+
+
+@pytest.mark.parametrize("interval_s", [0.01, 0.05, 1.0])
+def test_a_run_of_losses_lasts_longer_than_a_hiccup_however_rare_the_probes(interval_s: float) -> None:
+    """Extra probes after the first loss: three within a few milliseconds are no run, over HICCUP_S they are."""
+    for gap_s, found in ((0.002, 2), (0.01, 3)):
+        path = path_with(1, interval_s)
+        heard(path, 1, 1, 0.001)
+        for number in range(1, 4):
+            path.record(10.0 + number * gap_s)
+        assert path.overdue(11.0, 12.0, 3) == found
+
+
 class _Ring:
     """An empty ring; reading it takes the times given, in turn (a daemon that is stopped meanwhile), then none."""
 

@@ -12,9 +12,7 @@ evidence and makes none. Silence is judged only over time in which this daemon w
 from __future__ import annotations
 
 import asyncio
-import heapq
 import ipaddress
-import itertools
 import math
 import socket
 import time
@@ -25,15 +23,16 @@ from typing import TYPE_CHECKING, Final
 from linkpass.core.commands import ProbeTarget, SendNotice, SetProbes
 from linkpass.core.events import DaemonLate, Event, PathWindow, PeerFiltered, PeerSilent, ProbeDelays
 from linkpass.core.settings import CoreSettings
-from linkpass.core.survey import FAST_S, stretch
+from linkpass.core.survey import FAST_S
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
 from linkpass.edges.probes.hearing import KINDS, Listener
 from linkpass.edges.probes.lateness import LATENESS_S, delays_of
 from linkpass.edges.probes.pace import PaceTalk
-from linkpass.edges.probes.paths import SentPath, Twin
+from linkpass.edges.probes.paths import SentPath
 from linkpass.edges.probes.peers import Outgoing, Peer
 from linkpass.edges.probes.ports import Port, TunnelPort
+from linkpass.edges.probes.schedule import Schedule
 from linkpass.edges.probes.sending import EXTRA, Sender
 from linkpass.edges.probes.snapshot import ProbeStats, Snapshot, snapshot_of
 from linkpass.faults import Faults
@@ -52,31 +51,10 @@ BLIND_S: Final = 0.2
 """A tick that is later than this finds rings that may have overflowed: what was not heard until then proves nothing."""
 WINDOW_S: Final = 0.05
 HOUSEKEEPING_S: Final = 0.05
+GATHER_S: Final = 0.01
+"""Where ticks are rare packets wake the loop, and so much later all are read that have come by then: one batch, mostly.
+"""
 FILTERED_S: Final = 2.0
-
-
-class Group:
-    """Paths to one peer with one interval: they are probed together, and with them, in turn, as many of their twins as
-    are to be large."""
-
-    __slots__ = ("_owed", "due_s", "interval_s", "paths", "peer", "twins")
-
-    def __init__(self, peer: Peer, interval_s: float, due_s: float) -> None:
-        self.peer, self.interval_s, self.due_s = peer, interval_s, due_s
-        self.paths: list[SentPath] = []
-        self.twins: deque[Twin] = deque()
-        self._owed = 0.0
-
-    def take(self, large_ratio: float) -> list[SentPath]:
-        """What to probe now. Large probes are few at a time: together they would be a burst."""
-        self._owed += large_ratio * len(self.twins)
-        large = int(self._owed)
-        self._owed -= large
-        if not large:
-            return self.paths
-        chosen = list(itertools.islice(self.twins, large))
-        self.twins.rotate(-large)
-        return [*self.paths, *chosen]
 
 
 class ProbeEdge:
@@ -105,11 +83,11 @@ class ProbeEdge:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf
         self._holder: socket.socket | None = None
-        self._slow = True
-        """No path has a short interval: there are too few ticks to read the rings at."""
+        self._gathering: asyncio.TimerHandle | None = None
+        """Packets have come, and what belongs to them is waited for."""
         self._watching = True
         """Whether packets wake the loop."""
-        self._heap: list[tuple[float, int, Group]] = []
+        self._schedule = Schedule(self._books)
         self._window_s = self._housekeeping_s = self._notices_s = self._lateness_s = math.inf
         self._judge_from_s = -math.inf
         self._late: deque[tuple[float, float]] = deque(maxlen=LATE_KEPT)
@@ -179,9 +157,10 @@ class ProbeEdge:
         if self.roce is not None:
             self.roce.close()
             self.roce = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._gathering):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._gathering = None
         for name in list(self._books.ports):
             self._close_port(name)
         for out in (*self._books.tunnels.values(), *self._left_tunnels):
@@ -298,7 +277,8 @@ class ProbeEdge:
                 path.interval_s = target.interval_s
             for path in peer.by_key.values():
                 self._give_twin(peer, path, now_s, may=not targets[path.key].telling)
-        self._plan(now_s)
+        self._schedule.plan(now_s)
+        self._arm()
 
     def _give_twin(self, peer: Peer, path: SentPath, now_s: float, *, may: bool) -> None:
         """Large probes beside, or none any more: slow paths have none, they would take too long to say anything."""
@@ -310,35 +290,6 @@ class ProbeEdge:
         elif path.twin is not None:
             peer.drop_twin(path.twin)
             self._listener.tell(peer, path)
-
-    def _plan(self, now_s: float) -> None:
-        """Group the paths, stretch the intervals to the packet limits, keep who is due when."""
-        probing = self._settings.probing
-        paths = [(peer, path) for peer in self._books.peers.values() for path in peer.paths.values()]
-        rates = [(path.uplink, path.interval_s) for _, path in paths]
-        factor = stretch(rates, probing.max_packets_per_s, probing.max_link_packets_per_s)
-        self._books.stats.stretch = factor
-        due = {(g.peer, g.interval_s): g.due_s for _, _, g in self._heap}
-        fast = {g.peer: g.due_s for _, _, g in sorted(self._heap, reverse=True) if g.interval_s <= FAST_S}
-        groups: dict[tuple[Peer, float], Group] = {}
-        for peer, path in paths:
-            path.interval_s *= factor
-            if isinstance(path, Twin):
-                continue
-            place = (peer, path.interval_s)
-            if place not in groups:
-                # slow groups are spread over their interval, fast ones share a tick
-                part = 0.0 if path.interval_s <= FAST_S else (len(groups) * 0.618 % 1) * min(path.interval_s, 1.0)
-                # and keep their tick: another plan is no reason for more probes
-                begin_s = fast.get(peer, now_s) if path.interval_s <= FAST_S else now_s + part
-                groups[place] = Group(peer, path.interval_s, due.get(place, begin_s))
-            groups[place].paths.append(path)
-            if path.twin is not None:
-                groups[place].twins.append(path.twin)
-        self._heap = [(g.due_s, number, g) for number, g in enumerate(groups.values())]
-        heapq.heapify(self._heap)
-        self._slow = min((g.interval_s for g in groups.values()), default=math.inf) > FAST_S
-        self._arm()
 
     def send_notice(self, command: SendNotice) -> None:
         """Tell peers at once over every usable uplink; repeat until acknowledged or expired. Emits NoticeAcked.
@@ -391,9 +342,7 @@ class ProbeEdge:
         if loop is None:
             return
         self._watch()
-        due_s = min(self._housekeeping_s, self._notices_s)
-        if self._heap and self._heap[0][0] < due_s:
-            due_s = self._heap[0][0]
+        due_s = min(self._housekeeping_s, self._notices_s, self._schedule.next_s)
         if self._books.hot:
             due_s = min(due_s, min(self._books.hot.values()))
         if self._timer is not None:
@@ -439,8 +388,20 @@ class ProbeEdge:
                 self._emit(ProbeDelays(delays=delays))
 
     def _on_packet(self) -> None:
+        if self._at_stake():
+            self._read()
+        elif self._gathering is None:
+            self._gathering = self._running().call_later(GATHER_S, self._read)
+            self._watch()
+
+    def _read(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         with self._faults.caught("hearing probes"):
             self._listener.drain()
+            if self._schedule.slow:
+                self._listener.note_gaps()
             self._sender.answer(self._clock())
         self._arm()
 
@@ -451,11 +412,7 @@ class ProbeEdge:
 
     def _send_due(self, now_s: float) -> None:
         hot = self._books.hot
-        while self._heap and self._heap[0][0] <= now_s:
-            _, number, group = self._heap[0]
-            was_due_s, due_s = group.due_s, group.due_s + group.interval_s
-            group.due_s = due_s if due_s > now_s else now_s + group.interval_s  # what was missed is not made up for
-            heapq.heapreplace(self._heap, (group.due_s, number, group))
+        for group, was_due_s in self._schedule.due(now_s):
             paths = group.take(self._settings.probing.large_ratio)
             if group.peer in hot:
                 hot[group.peer] = now_s + group.interval_s / EXTRA
@@ -497,10 +454,15 @@ class ProbeEdge:
             raise RuntimeError("open() comes first")
         return self._loop
 
-    def _watch(self) -> None:
-        """Packets wake the loop while something is at stake: a suspect path, a peer that asks, a notice under way."""
+    def _at_stake(self) -> bool:
+        """A suspect path, a peer that asks, a notice under way."""
         books = self._books
-        on = self._slow or bool(books.hot) or self._notices_s < math.inf or self._clock() < books.attentive_until_s
+        return bool(books.hot) or self._notices_s < math.inf or self._clock() < books.attentive_until_s
+
+    def _watch(self) -> None:
+        """Packets wake the loop while something is at stake, and where ticks are rare."""
+        books = self._books
+        on = (self._schedule.slow and self._gathering is None) or self._at_stake()
         if on == self._watching:
             return
         self._watching = on

@@ -126,6 +126,14 @@ class Listener:
                 received_s = stamp_s - ahead_s
                 self._hear(frame, max(since_s, received_s if received_s < now_s else now_s), uplink, now_s)
 
+    def note_gaps(self) -> None:
+        """Who has just been heard over some of its paths only is told at once, as if it had asked: until the next batch
+        it would not know. Where batches are frequent they tell it soon enough."""
+        for peer in self._books.owed:
+            if peer.told_ns != peer.batch_ns and peer.lacks():
+                peer.told_ns = peer.batch_ns
+                peer.asked = True
+
     def _hear(self, frame: bytes, received_s: float, uplink: str, now_s: float) -> None:
         books = self._books
         own = books.own
@@ -169,6 +177,10 @@ class Listener:
             heard.hear(received_s, delay_s)
         else:
             heard.count += 1
+        if packet.path != probe.NO_PATH:
+            heard.batch_ns = packet.sent_ns
+            if packet.sent_ns > peer.batch_ns:
+                peer.before_ns, peer.batch_ns = peer.batch_ns, packet.sent_ns
         if delay_s < peer.clock.value or packet.report_sequence > peer.report_heard:
             peer.clock.add(received_s, delay_s)  # the first of a batch does: all have the same stamp
         if received_s > peer.last_heard_s:
@@ -232,7 +244,7 @@ class Listener:
                 path.window_lost += lost
             if path.watched:
                 path.window_sent += sent
-            self._suspect(peer, path, before, lost or (missing and not detector.queued_at(received_s)), now_s)
+            self._suspect(peer, path, before, lost, 0 if detector.queued_at(received_s) else missing, now_s)
             if verdict is not None or detector.wavers != path.told_wavers:
                 self.tell(peer, path)
 
@@ -246,7 +258,8 @@ class Listener:
         before = detector.verdict.evidence
         told = detector.update(received_s, twin.step_sent, twin.step_lost, twin.missing, None, queued=queued)
         self._books.stats.lost_to_queues += detector.aside
-        self._suspect(peer, twin, before, not queued and (twin.step_lost or twin.missing), now_s)
+        lost, missing = (0, 0) if queued else (twin.step_lost, twin.missing)
+        self._suspect(peer, twin, before, lost, missing, now_s)
         if told is not None:
             self.tell(peer, twin.small)
             if told.evidence in FAILING:  # large probes are rare: those of the other paths are asked at once
@@ -255,14 +268,18 @@ class Listener:
                         other.suspect_until_s = max(other.suspect_until_s, now_s + LARGE_SUSPECT_S)
                 self._books.hot.setdefault(peer, now_s)
 
-    def _suspect(self, peer: Peer, path: SentPath, before: Evidence, why: int, now_s: float) -> None:
-        """A first lost probe is confirmed, or not, by more of them than the plan has."""
+    def _suspect(self, peer: Peer, path: SentPath, before: Evidence, lost: int, missing: int, now_s: float) -> None:
+        """A first lost probe is confirmed, or not, by more of them than the plan has; one that is overdue, until it has
+        come: where a host is slow that is the rule, and more probes make it slower."""
         if path.detector.verdict.evidence in ("blackhole", "lossy"):
             if before != path.detector.verdict.evidence:
                 path.suspect_until_s = -math.inf
-        elif why:
+        elif lost or missing:
+            path.waits = not lost and (path.waits or path.suspect_until_s < now_s)
             path.suspect_until_s = now_s + SUSPECT_S
             self._books.hot.setdefault(peer, now_s)
+        elif path.waits:
+            path.waits, path.suspect_until_s = False, -math.inf
 
     def _watch(self, peer: Peer) -> None:
         """A first loss: the windows begin with the report that told it."""

@@ -20,6 +20,8 @@ SLACK_S: Final = 0.002
 """For what happens between a time stamp and the wire, at both ends."""
 FIRST_RTT_S: Final = 0.010
 """Taken for the round trip of a path that has no measurement yet."""
+HICCUP_S: Final = 0.02
+"""A path that takes nothing for so long is no hiccup, however rarely it is probed."""
 RING: Final = 512
 _MASK: Final = RING - 1
 
@@ -31,7 +33,7 @@ class SentPath:
         "_count", "_counted", "_sent_at", "acked", "detector", "index", "interval_s", "key", "label", "lost",
         "margin_s", "missing", "queueing_s", "rtt_floor", "rtt_s", "sent", "seq", "settled", "start", "step_lost",
         "step_queueing_s", "step_sent", "suspect_until_s", "template", "told", "told_wavers", "twin", "uplink",
-        "watched", "window_lost", "window_sent",
+        "waits", "watched", "window_lost", "window_sent",
     )  # fmt: skip
     large = False
 
@@ -58,6 +60,8 @@ class SentPath:
         self.queueing_s = 0.0
         self.sent = self.settled = self.lost = self.missing = 0
         self.suspect_until_s = -math.inf
+        self.waits = False
+        """It is suspected only because something is overdue."""
         self.watched = False
         """Whether the windows' counts are kept."""
         self.window_sent = self.window_lost = 0
@@ -66,7 +70,7 @@ class SentPath:
 
     @property
     def beat_s(self) -> float:
-        """The interval by which hiccups are told from runs of losses."""
+        """The interval by which hiccups are told from runs of losses, if it is shorter than HICCUP_S."""
         return self.interval_s
 
     def opinion(self) -> Verdict:
@@ -119,6 +123,7 @@ class SentPath:
             return self.detector.calm and self.nothing_due(made_s)
         if (
             not self.detector.calm
+            or self.waits
             or sent <= 0
             or sent != count - self._count
             or not self._counted
@@ -144,7 +149,8 @@ class SentPath:
             self.rtt_s = rtt_s
             floor_s = self.rtt_floor.add(received_s, rtt_s)
             queueing_s = min(queueing_s, rtt_s - floor_s)
-            self.margin_s = floor_s + SLACK_S + 1.5 * queueing_s
+            # One long delay is a pause of some host, and no reason to wait for probes of a path that has died since.
+            self.margin_s = floor_s + SLACK_S + 1.5 * min(queueing_s, self.queueing_s)
         self.queueing_s = queueing_s
 
     def take(self, last: int, count: int, queueing_s: float, dwell_s: float, received_s: float) -> int:
@@ -181,8 +187,8 @@ class SentPath:
         earlier was heard elsewhere: then neither the peer nor the way back is to blame. Without such a witness (every
         path of ours is mute, yet reports come) it takes twice as many and five intervals. A large probe counts when a
         small one that left after it was heard over the same path: else both may wait in a queue. The last of the run
-        must be a whole interval younger than the first: extra probes make a run of losses known faster, not one hiccup
-        longer.
+        must be an interval younger than the first, or HICCUP_S: extra probes make a run of losses known faster, not one
+        hiccup longer.
         """
         horizon_s = made_s - self.margin_s
         first = self.acked + 1
@@ -199,7 +205,7 @@ class SentPath:
                 break
             if at_s <= witness_s:
                 witnessed += 1
-                spans = at_s - begun_s >= 0.9 * self.beat_s
+                spans = at_s - begun_s >= 0.9 * min(self.beat_s, HICCUP_S)
             alone = not self.large and seen >= 2 * limit and at_s - begun_s >= 4.5 * self.beat_s
             if alone or (spans and witnessed >= limit):
                 return limit
@@ -242,7 +248,9 @@ class Twin(SentPath):
 class HeardPath:
     """One of a peer's paths to us. `large`: its probes are, and are rare; `tell`: in so many reports more."""
 
-    __slots__ = ("_before", "_before_that", "_floor", "count", "large", "last_s", "queueing_s", "tell", "window")
+    __slots__ = (
+        "_before", "_before_that", "_floor", "batch_ns", "count", "large", "last_s", "queueing_s", "tell", "window",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.window = probe.ReplayWindow()
@@ -250,6 +258,8 @@ class HeardPath:
         self.tell = 0
         self.count = 0
         self.last_s = -math.inf
+        self.batch_ns = -1
+        """When its newest probe left, by the peer's clock: one stamp for all of a batch."""
         self.queueing_s = 0.0
         self._floor = WindowedMin(FLOOR_S)
         self._before = self._before_that = -math.inf

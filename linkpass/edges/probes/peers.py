@@ -74,6 +74,8 @@ class Peer:
         """Receive time here minus send time there: the difference of the clocks plus the smallest delay."""
         self.heard: dict[int, HeardPath] = {}
         self.last_heard_s = -math.inf
+        self.batch_ns = self.before_ns = self.told_ns = 0
+        """By their send stamps: the newest batch of probes, the one before, and the one that it was told a gap of."""
         self.heard_by: tuple[str, int] | None = None
         """Uplink and label of the newest packet: where a peer that is not in our plan is answered."""
         self.late, self.roce_late = Lateness(), Lateness()
@@ -146,6 +148,7 @@ class Peer:
         self.boot, self.epoch = boot, epoch
         self.end_said = 0
         self.heard.clear()
+        self.batch_ns = self.before_ns = 0
         self.clock = WindowedMin(CLOCK_S)
         self.late, self.roce_late = Lateness(), Lateness()
         self.report_heard = -1
@@ -177,6 +180,14 @@ class Peer:
                 dwell = int(dwell_s * 1e6) if dwell_s > 0 else 0
                 entries.append(probe.raw_entry(index, late, queueing, heard.window.newest, heard.count, dwell))
         return entries[: probe.MAX_REPORT]
+
+    def lacks(self) -> bool:
+        """Whether the newest batch lacks a path that the one before had, though what left after it has come. Rare large
+        probes are in few batches."""
+        newest = max((n for n, heard in self.heard.items() if heard.batch_ns == self.batch_ns), default=-1)
+        return any(
+            n < newest and heard.batch_ns == self.before_ns and not heard.large for n, heard in self.heard.items()
+        )
 
     def take_report(self, packet: probe.Probe, received_s: float, settings: Detection) -> tuple[list[SentPath], int]:
         """Settle our probes by the peer's report: (paths about which it has more to say than "all heard", late ones).
