@@ -360,6 +360,7 @@ def test_a_path_is_suspected_for_a_loss_but_for_an_overdue_probe_only_until_it_h
     books = Books(CoreSettings(host="h1", address="fd00::1"))
     peer = books.peer(b"b" * 16)
     path = peer.add_path("eth1", 1, SETTINGS, 0.0)
+    path.interval_s = 0.01
     listener = Listener(books, probe.Signer(b"0123456789abcdef"), lambda event: None, lambda: 0.0)
 
     def suspected(now_s: float, lost: int, missing: int) -> bool:
@@ -372,6 +373,9 @@ def test_a_path_is_suspected_for_a_loss_but_for_an_overdue_probe_only_until_it_h
     assert suspected(2.02, 0, 1) and suspected(2.03, 0, 0)  # one was lost: what comes late now acquits nobody
     assert not suspected(3.00, 0, 0)
     assert suspected(4.00, 0, 1) and not suspected(4.01, 0, 0)
+    path.interval_s = 0.05
+    assert suspected(5.00, 1, 0) and suspected(6.4, 0, 0)  # fewer probes take longer to acquit it
+    assert not suspected(6.6, 0, 0)
 
 
 def test_one_long_delay_is_no_reason_to_wait_for_what_leaves_after_it() -> None:

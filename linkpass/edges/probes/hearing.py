@@ -25,12 +25,17 @@ from linkpass.edges.probes.books import ATTENTIVE_S, Books
 from linkpass.edges.probes.paths import HeardPath, SentPath, Twin
 from linkpass.edges.probes.peers import LARGE_TOLD, Peer
 from linkpass.edges.probes.ports import Received
+from linkpass.edges.probes.sending import EXTRA
 from linkpass.wire import probe
 from linkpass.wire.frame import payload_offset
 from linkpass.wire.pace import ARRIVALS, CLAIMS
 from linkpass.wire.vxlan import End
 
 SUSPECT_S: Final = 0.5
+SUSPECT_MOST_S: Final = 3.0
+SUSPECT_PROBES: Final = 120
+"""A path that has lost a probe is suspected at least until it could have acquitted itself: by so many probes heard
+(`core.detect`, Page's test at its usual ratios), with the extra ones among them."""
 LARGE_SUSPECT_S: Final = 0.02
 LARGE_BLIND_S: Final = 1.0
 """After a blackhole of the small probes the lost large ones are still being told of for this long."""
@@ -276,7 +281,9 @@ class Listener:
                 path.suspect_until_s = -math.inf
         elif lost or missing:
             path.waits = not lost and (path.waits or path.suspect_until_s < now_s)
-            path.suspect_until_s = now_s + SUSPECT_S
+            long_s = SUSPECT_PROBES * path.beat_s / EXTRA if lost else 0.0
+            until_s = now_s + min(SUSPECT_MOST_S, max(SUSPECT_S, long_s))
+            path.suspect_until_s = max(path.suspect_until_s, until_s)
             self._books.hot.setdefault(peer, now_s)
         elif path.waits:
             path.waits, path.suspect_until_s = False, -math.inf
