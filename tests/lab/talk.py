@@ -20,7 +20,7 @@ def left_of(name: str) -> list[str]:
     return [entry for entry in os.listdir(namespace.NETNS_DIR) if entry.startswith(f"lp-{name}-")]
 
 
-def until(true: Callable[[], bool], patience_s: float = 5.0) -> bool:
+def until(true: Callable[[], bool], patience_s: float = 30.0) -> bool:
     """Poll a real kernel until something holds."""
     deadline = time.monotonic() + patience_s
     while not true():

@@ -72,9 +72,10 @@ def test_the_flow_of_an_unmodified_program_is_shown(
         port = "rxe: takes no other UDP source port while it runs"
         rungs = {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": port}
         # The flow may be known before the device under it is, or before all of the routes to its peer are.
-        while [(one["state"], one["rungs"]) for one in (seen := daemons.view(SENDER)["rdma"])["flows"]] != [
-            ("RTS", rungs)
-        ] or not seen["flows"][0]["peer"]:
+        while True:
+            seen = daemons.view(SENDER)["rdma"]
+            if [(bool(one["peer"]), one["state"], one["rungs"]) for one in seen["flows"]] == [(True, "RTS", rungs)]:
+                break
             assert time.monotonic() < until_s, seen
             time.sleep(0.2)
         (flow,) = seen["flows"]
