@@ -75,7 +75,7 @@ class TwoUplinks:
 
     def settled(self) -> None:
         """Wait until both uplinks have their carrier: the kernel tells itself of it a moment later."""
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 30
         while "NO-CARRIER" in (shown := self.show(self.host, "link")) or shown.count("state UP") < 2:
             assert time.monotonic() < until_s
 
@@ -115,4 +115,4 @@ class TwoUplinks:
         """A connection from the host's own address to a server of the peers."""
         address = server.getsockname()[:2]
         with self.on_host():
-            return socket.create_connection(address, 5, source_address=(OWN6 if ":" in address[0] else OWN4, 0))
+            return socket.create_connection(address, 30, source_address=(OWN6 if ":" in address[0] else OWN4, 0))

@@ -70,7 +70,7 @@ class Talk:
                 sent += 1
         return sent
 
-    def hear(self, expected: int = 1 << 30, patience_s: float = 0.1) -> int:
+    def hear(self, expected: int = 1 << 30, patience_s: float = 0.3) -> int:
         """Receive until that many have come in all, or nothing more comes; how many have come since the start."""
         while self.heard.total() < expected and select.select([self.into], [], [], patience_s)[0]:
             try:
