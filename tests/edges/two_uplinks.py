@@ -74,10 +74,11 @@ class TwoUplinks:
         self.ip(self.host, *host)
 
     def settled(self) -> None:
-        """Wait until both uplinks have their carrier: the kernel tells itself of it a moment later."""
+        """Wait until both uplinks have their carrier, at both ends: the kernel tells itself of it a moment later."""
         until_s = time.monotonic() + 30
-        while "NO-CARRIER" in (shown := self.show(self.host, "link")) or shown.count("state UP") < 2:
-            assert time.monotonic() < until_s
+        for name in (self.host, self.far):
+            while "NO-CARRIER" in (shown := self.show(name, "link")) or shown.count("state UP") < 2:
+                assert time.monotonic() < until_s, shown
 
     def down(self) -> None:
         for name in (self.host, self.far):

@@ -246,7 +246,7 @@ def test_delay_is_added_to_every_packet_of_a_direction_and_to_no_other(whole: Ne
 
 def test_delay_both_ways_is_under_way_when_it_is_undone_and_nothing_is_lost(whole: NetnsLab) -> None:
     with Talk(whole, "host1", "host3") as talk:
-        with broken(whole, "delay:host1-leaf1:300ms"), broken_too(whole, "delay:host1-leaf2:300ms"):
+        with broken(whole, "delay:host1-leaf1:2s"), broken_too(whole, "delay:host1-leaf2:2s"):
             sent = talk.say(LABELS, 2)
             assert talk.hear(1, patience_s=0.0) == 0, "all of it is held"
         assert talk.hear(sent, patience_s=30.0) == sent
