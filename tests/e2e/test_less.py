@@ -91,7 +91,7 @@ def test_an_ordinary_machine_is_observed_without_a_configuration(machine: str) -
                 assert process.poll() is None, process.stderr and process.stderr.read()
                 assert time.monotonic() < deadline_s, "the daemon does not answer"
                 time.sleep(0.05)
-            while True:  # it answers before it has looked at its devices
+            while True:  # a carrier may be told a moment after the first answer
                 view = json.loads(asked.invoke(cli, ["status", "--json"]).output)
                 if [(one["name"], one["usable"]) for one in view["uplinks"]] == [("eth0", True)]:
                     break
