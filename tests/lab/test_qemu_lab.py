@@ -56,9 +56,9 @@ def until(true: Callable[[], bool]) -> None:
 def test_guests_reach_one_another_over_either_uplink(lab: NetnsLab) -> None:
     with inside(lab, "host1") as one:
         for address in (lab.address("host2"), lab.address("host2", 4)):
-            one.run(["busybox", "ping", "-c", "1", "-W", "60", "-I", VRF, address])
+            one.run(["busybox", "ping", "-c", "1", "-W", "60", "-I", VRF, address], timeout_s=90)
         for leaf in ("leaf1", "leaf2"):
-            one.run(["busybox", "ping", "-c", "1", "-W", "60", "-I", VRF, lab.address(leaf)])
+            one.run(["busybox", "ping", "-c", "1", "-W", "60", "-I", VRF, lab.address(leaf)], timeout_s=90)
         wanted = [(RXE, "ACTIVE", VRF)]
 
         def links() -> list[tuple[str, str, str]]:
