@@ -100,11 +100,11 @@ def talking(lab: NetnsLab, client: str, server: str) -> Iterator[tuple[socket.so
         with lab.in_netns(server):
             listener = stack.enter_context(socket.create_server((lab.address(server, 4), 0)))
         with lab.in_netns(client):
-            ours = socket.create_connection(listener.getsockname(), 5, (lab.address(client, 4), 0))
+            ours = socket.create_connection(listener.getsockname(), 30, (lab.address(client, 4), 0))
         theirs = stack.enter_context(listener.accept()[0])
         stack.enter_context(ours)
         for one in (ours, theirs):
-            one.settimeout(5)
+            one.settimeout(30)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield ours, theirs
 

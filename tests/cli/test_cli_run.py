@@ -59,7 +59,7 @@ def daemon(namespace: str, config: Path, inside: Run) -> Iterator[subprocess.Pop
     argv = ["ip", "netns", "exec", namespace, *LINKPASS, "run", "--config", str(config)]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + 120
             while inside(*LINKPASS, "status", "--json", "--config", str(config)).returncode != 0:
                 assert process.poll() is None, process.stderr and process.stderr.read()
                 assert time.monotonic() < deadline_s, "the daemon does not answer"

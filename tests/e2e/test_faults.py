@@ -289,7 +289,7 @@ def test_the_weights_are_those_of_the_undisturbed_run(acting: Rig) -> None:
 def test_recordings_replay_to_the_same_decisions(acting: Rig) -> None:
     """After all these faults: each daemon's recording, fed to a fresh core, gives every command again."""
     rig = acting
-    rig.daemons.stop()
+    rig.daemons.stop(60.0)
     for host in rig.hosts:
         result = rig.cli(host, "replay", str(rig.daemons.path(host, "recording.jsonl")))
         assert result.exit_code == 0, result.output

@@ -63,6 +63,7 @@ def paused(rig: Rig) -> Iterator[None]:
 def test_a_frozen_host_is_told_by_its_kernel_that_answers(rig: Rig, hooked: Path, since_s: float) -> None:
     with rig.broken("freeze:host3"):
         first = rig.wait_told(since_s, says(r"^verdict host: host3 fails$"), "somebody gives it up")[0]
+        rig.wait_told(since_s, says(r"^host3 was handed over$"), "the hook has taken it", [first.host])
     assert "frozen: its kernel answers over " in first.why and "dead" not in first.why
     rig.wait_told(since_s, says(r"^host3 is heard again$"), "it is heard again", [first.host])
     rig.goes_on(20)
@@ -98,7 +99,7 @@ def test_a_host_that_is_throttled_is_called_slow_and_nothing_else_follows(
         told = rig.wait_told(
             since_s, says(r"^host4 is slow: it lets probes wait$"), "its neighbours find it slow", neighbours, 60.0
         )
-        assert "slow: reports: " in rig.cli("host1", "status").output
+        rig.wait("status says so", lambda: "slow: reports: " in rig.cli("host1", "status").output)
         assert told[0].what in rig.cli(told[0].host, "why", told[0].cause).output
     rig.wait_told(since_s, says(r"^host4 answers probes in time$"), "it is over", neighbours, 60.0)
     rig.goes_on(20)
@@ -117,8 +118,12 @@ def test_hosts_behind_dead_switches_are_not_given_up(rig: Rig, hooked: Path, sin
             since_s, says(r"^verdict switch: leaf3 or leaf4 lets nothing through$"), "it is laid at the switches",
             ["host1", "host2"],
         )  # fmt: skip
-        views = [rig.daemons.view(host)["peers"] for host in ("host1", "host2")]
-        assert any(peer["silence"] == "behind leaf3 or leaf4" for peers in views for peer in peers)
+
+        def behind() -> bool:
+            views = [rig.daemons.view(host)["peers"] for host in ("host1", "host2")]
+            return any(peer["silence"] == "behind leaf3 or leaf4" for peers in views for peer in peers)
+
+        rig.wait("a silent host is known to be behind them", behind)
     rig.wait_told(since_s, says(r"^host[34] is heard again$"), "they are heard again", ["host1", "host2"])
     rig.goes_on(20)
     assert handed_over(hooked) == []
@@ -156,5 +161,6 @@ def test_a_dead_host_is_told_by_its_kernel_that_answers_no_more(rig: Rig, hooked
     with rig.broken("dead:host4"):
         rig.daemons.processes.pop("host4").wait(30)
         first = rig.wait_told(since_s, says(r"^verdict host: host4 fails$"), "somebody gives it up")[0]
+        rig.wait_told(since_s, says(r"^host4 was handed over$"), "the hook has taken it", [first.host])
     assert "dead: its kernel, which answered before, answers over none of " in first.why
     assert {one["host"] for one in handed_over(hooked)} == {"host4"}

@@ -45,7 +45,7 @@ def jobs_come_and_go(rig: Rig) -> None:
     def noted(what: str) -> bool:
         return any(LATE in note and what in note for note in rig.daemons.view(HOST)["notes"])
 
-    assert noted("not there yet")
+    rig.wait("it is missed", lambda: noted("not there yet"))
     for _ in range(2):
         os.close(namespace.create(LATE))
         try:
@@ -66,7 +66,14 @@ def test_a_daemon_acts_in_the_namespaces_that_it_is_given(tmp_path: Path) -> Non
             assert rows[rig.lab.namespace("host2")]["steerable"] is False
             jobs_come_and_go(rig)
             since_s = rig.calm()
-            leaf = next(d for d in rig.lab.carrying(0.3, 1e5) if d.startswith(f"{HOST}>")).split(">")[1]
+            leaf = ""
+
+            def carries() -> bool:
+                nonlocal leaf
+                leaf = next((d.split(">")[1] for d in rig.lab.carrying(0.3, 1e5) if d.startswith(f"{HOST}>")), "")
+                return bool(leaf)
+
+            rig.wait("the host sends", carries)
             with rig.broken(f"blackhole:{HOST}-{leaf}"):
                 rig.wait_told(since_s, moved("away"), "the host leaves the uplink", [HOST])
                 rig.wait_told(since_s, says(r"verified after the move$"), "it has verified the move", [HOST])
@@ -76,7 +83,7 @@ def test_a_daemon_acts_in_the_namespaces_that_it_is_given(tmp_path: Path) -> Non
                 ["ip", "netns", "exec", OUTSIDE, "nft", "list", "tables"], check=True, capture_output=True, text=True
             ).stdout
             assert "linkpass" not in outside
-            rig.daemons.stop()
+            rig.daemons.stop(60.0)
             assert rig.kernel_state(HOST) == before
             rig.end_with_the_same_weights()
     finally:

@@ -36,7 +36,7 @@ def test_a_fault_changes_nothing_in_the_kernel(observing: Rig) -> None:
         assert all(one["programmed"] is None for one in view["steering"])
         assert "observe" in view["rungs"]["1"]["why"] and "observe" in view["rungs"]["2"]["why"]
     assert not rig.told(since_s, lambda entry: entry.is_move)
-    rig.daemons.stop()
+    rig.daemons.stop(60.0)
     after = {host: rig.kernel_state(host) for host in rig.hosts}
     for host in rig.hosts:
         assert len(before[host]) > 100  # the sysctls were read

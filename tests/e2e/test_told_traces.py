@@ -106,7 +106,7 @@ def test_what_answers_show_is_said_and_withdrawn(lab: NetnsLab, tmp_path: Path) 
         for uplink in ("eth1", "eth2"):
             assert said.count(f"hop 2 over {uplink} never answers traces") == 1
             assert said.count(f"no longer: hop 2 over {uplink} never answers traces") == 1
-        daemons.stop()
+        daemons.stop(60.0)
         replayed = CliRunner().invoke(cli, ["replay", str(daemons.path("host1", "recording.jsonl"))])
         assert replayed.exit_code == 0, replayed.output
 

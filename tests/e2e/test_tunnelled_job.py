@@ -98,7 +98,7 @@ def group_of(rig: TunnelRig, host: str) -> list[str]:
 
 def test_a_daemon_that_stops_takes_its_tunnels_along_and_its_peers_leave_them_first(rig: TunnelRig) -> None:
     since_s = rig.calm()
-    rig.daemons.stop_one("host3")
+    rig.daemons.stop_one("host3", 60.0)
     others = [host for host in rig.hosts if host != "host3"]
     rig.wait_told(since_s, says(r"^no tunnel\(s\) lead to host3$"), "all others have heard", others)
     assert "linkpass" not in rig.in_host("host3", "ip", "link")

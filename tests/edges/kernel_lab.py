@@ -12,6 +12,7 @@ import ctypes
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -83,8 +84,18 @@ class KernelLab:
             hops6 = [
                 {"gateway": f"fd00:1:{n}::1", "oif": router.link_lookup(ifname=d)[0]} for n, d in ((1, "a"), (2, "b"))
             ]
+            self._settled(host, BOTH)
+            self._settled(router, tuple(FAR_END.values()))
             router.route("add", dst=f"{HOST6}/128", multipath=hops6, prefsrc=PEER6)
         self.restore_routes()
+
+    @staticmethod
+    def _settled(handle: IPRoute, devices: tuple[str, ...]) -> None:
+        """Until the kernel has told itself of their carriers: it drops what is sent before."""
+        until_s = time.monotonic() + 30
+        for device in devices:
+            while (state := handle.get_links(ifname=device)[0].get_attr("IFLA_OPERSTATE")) != "UP":
+                assert time.monotonic() < until_s, f"{device} is {state}"
 
     def down(self) -> None:
         for name in (self.host, self.router):

@@ -60,7 +60,7 @@ class Host:
         targets = tuple(cmd.ProbeTarget(peer, uplink, label, interval_s) for uplink, label in paths)
         self.edge.set_probes(cmd.SetProbes(cmd_id=1, cause="t", targets=targets))
 
-    async def until(self, true: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, true: Callable[[], bool], seconds: float = 60.0) -> None:
         """Bounded: what the kernel and two daemons do takes as long as it takes."""
         async with asyncio.timeout(seconds):
             while not true():

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 
 from pyroute2 import IPRoute
@@ -123,6 +124,10 @@ class Fabric:
                     mac = self.mac[other].hex(":")
                     for address in (f"fd01:1:{number}::{'ab'[side]}", f"10.127.{number}.{side}"):
                         ip[node].neigh("add", dst=address, lladdr=mac, ifindex=self.ifindex[node, name], state=0x80)
+            until_s = time.monotonic() + 30
+            for node, name in self.ifindex:  # the kernel drops what is sent before it has told itself of a carrier
+                while (state := ip[node].get_links(ifname=name)[0].get_attr("IFLA_OPERSTATE")) != "UP":
+                    assert time.monotonic() < until_s, f"{name} of {node} is {state}"
             for node in nodes:
                 for target in HOSTS:
                     self._route(ip[node], node, target)

@@ -59,7 +59,7 @@ def arrives(lab: KernelLab, peer: str, port: int, *, mark: int = 0, count: int =
     with inside(lab.router):
         there = socket.socket(family, socket.SOCK_DGRAM)
         there.bind((peer, port))
-    there.settimeout(5)
+    there.settimeout(30)
     with there:
         for number in range(count):
             with inside(lab.host):

@@ -77,7 +77,7 @@ def lives(pid: int) -> bool:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 30
     while not true():
         assert time.monotonic() < end, "it did not come true"
         time.sleep(0.02)

@@ -146,7 +146,7 @@ class Told:
         self.log = KernelLog(self.said.append, 600.0, facilities=facilities, root=root)
 
     async def until(self, count: int) -> list[HostEvidence]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.said) < count:  # noqa: ASYNC110 - the reader is what is waited for
                 await asyncio.sleep(0.01)
         return self.said

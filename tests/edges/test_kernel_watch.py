@@ -70,7 +70,7 @@ class Watched:
 
 async def until(true: Callable[[], bool]) -> None:
     """Let the loop run until it holds; the kernel needs a moment for some things."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not true():
         assert time.monotonic() < end, "it did not come true"
         await asyncio.sleep(0.002)

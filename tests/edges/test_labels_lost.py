@@ -45,7 +45,7 @@ async def watched(lab: KernelLab) -> AsyncIterator[Watched]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not true():
         assert time.monotonic() < end, "it did not come true"
         await asyncio.sleep(0.002)

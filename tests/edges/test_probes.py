@@ -44,7 +44,9 @@ def healed(fabric: lab.Fabric) -> Iterator[None]:
 
 async def test_good_paths_are_told_once_and_then_nothing(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
-        await asyncio.sleep(0.5)
+        for host in (one, two):
+            await host.until(lambda host=host: all(path.sent > 20 for path in host.edge.snapshot().paths))  # type: ignore[misc]
+        await asyncio.sleep(0.3)
         for host in (one, two):
             assert host.news() == []
             for path in host.edge.snapshot().paths:
@@ -109,7 +111,7 @@ async def test_every_path_of_one_direction_mute_is_found_without_a_witness(fabri
 async def test_loss_of_a_fifth_is_found_and_windows_are_told_while_it_lasts(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         lab.nft("x1", 'iifname "h1" numgen random mod 100 < 20 drop')
-        await one.until(lambda: one.evidence()["eth2", 21] == "lossy", 20)
+        await one.until(lambda: one.evidence()["eth2", 21] == "lossy")
         assert {path for *path, _ in map(list, one.judged()) if path != ["eth2", 21]} == set()
         await one.until(lambda: any(c.lost for w in one.told if isinstance(w, ev.PathWindow) for c in w.counts))
         await one.until(  # what a good path has carried comes with a later report, and window
@@ -126,7 +128,7 @@ async def test_loss_of_a_fifth_is_found_and_windows_are_told_while_it_lasts(fabr
                 lost[count.uplink] += count.lost
         assert lost["eth1"] == 0 < lost["eth2"]
         assert sent["eth1"] > 0
-        await one.until(lambda: one.evidence()["eth2", 21] == "good", 20)
+        await one.until(lambda: one.evidence()["eth2", 21] == "good")
         told = len(one.all(ev.PathWindow))
         await asyncio.sleep(1.3)
         later = len(one.all(ev.PathWindow))
@@ -346,7 +348,7 @@ async def test_our_own_lateness_blames_nobody(fabric: lab.Fabric) -> None:
             time.sleep(0.4)  # noqa: ASYNC251  (both daemons starve: that is the point)
             await asyncio.sleep(0.1)
         long = [e for e in one.told if isinstance(e, ev.DaemonLate) and e.late_s > 0.3]
-        assert len(long) == 3
+        assert len(long) >= 3  # the machine may stand still by itself, too
         assert one.edge.stats.daemon_late >= 3
         for host in (one, two):
             assert host.news() == []
@@ -357,7 +359,7 @@ async def test_who_always_runs_a_little_late_still_hears_a_silence(fabric: lab.F
     async with pair(fabric) as (one, two):
         two.edge.close()
         before = one.edge.stats.daemon_late
-        for _ in range(100):
+        for _ in range(600):
             time.sleep(0.04)  # noqa: ASYNC251  (it starves: that is the point)
             await asyncio.sleep(0.03)
             if one.all(ev.PeerSilent):
@@ -387,7 +389,7 @@ async def test_notices_come_once_and_are_acknowledged_over_lossy_paths(fabric: l
         sent = [ev.Notice(kind, "h1-l1", "h1", seq, 20.0) for seq, kind in enumerate(("port_down", "drain", "undrain"))]  # type: ignore[arg-type]
         for number, notice in enumerate(sent):
             one.edge.send_notice(cmd.SendNotice(cmd_id=40 + number, cause="t", notice=notice, peers=(two.address,)))
-        await one.until(lambda: len(one.all(ev.NoticeAcked)) == 3, 20)
+        await one.until(lambda: len(one.all(ev.NoticeAcked)) == 3)
         await asyncio.sleep(0.5)
         assert {e.cmd_id for e in one.told if isinstance(e, ev.NoticeAcked)} == {40, 41, 42}
         assert len(one.all(ev.NoticeAcked)) == 3
@@ -413,13 +415,17 @@ async def test_the_pace_of_the_job_is_said_and_heard_by_who_looks_for_it(fabric:
         await asyncio.sleep(0.2)
         assert not two.all(ev.PaceTold)  # nobody looks for it there
         two.edge.open_pace()
+        told_s = time.monotonic()
         talk.tell(claims, [arrival])
         await two.until(lambda: bool(two.all(ev.StepArrived)))
+        under_way_s = time.monotonic() - told_s  # for at most so long, which no hearer can know
         assert two.all(ev.PaceTold) == [ev.PaceTold(peer=one.address, claims=claims)]
         (came,) = two.all(ev.StepArrived)
         assert isinstance(came, ev.StepArrived)
         assert (came.peer, came.rank, came.step) == (one.address, 3, 7)
-        assert came.at_s == pytest.approx(arrival.at_s, abs=0.05)  # two hosts of one machine: its clock is both's
+        assert came.at_s == pytest.approx(
+            arrival.at_s, abs=0.05 + under_way_s
+        )  # two hosts of one machine: its clock is both's
 
 
 async def test_a_notice_survives_the_loss_of_an_uplink_and_expires_unheard(fabric: lab.Fabric) -> None:
@@ -443,8 +449,8 @@ async def test_a_notice_survives_the_loss_of_an_uplink_and_expires_unheard(fabri
 async def test_a_probe_that_was_not_sent_is_not_a_loss(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         one.edge.drop_uplink("eth2")
-        await asyncio.sleep(0.4)
-        assert one.edge.stats.unsent > 10
+        await one.until(lambda: one.edge.stats.unsent > 10)
+        await asyncio.sleep(0.3)
         assert one.judged() == []
         assert two.judged() == []
         one.set_uplink("eth2")

@@ -106,7 +106,7 @@ async def hosts(lab: NetnsLab, protocol: str = "tcp", *, far: bool = True) -> As
 
 
 async def until(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if true():
             return
         await asyncio.sleep(0.01)

@@ -51,7 +51,7 @@ class Bench:
         self.routes.set_group(ALL, UPLINKS)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 if holds():
                     return

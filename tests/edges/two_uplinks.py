@@ -74,10 +74,11 @@ class TwoUplinks:
         self.ip(self.host, *host)
 
     def settled(self) -> None:
-        """Wait until both uplinks have their carrier: the kernel tells itself of it a moment later."""
-        until_s = time.monotonic() + 10
-        while "NO-CARRIER" in (shown := self.show(self.host, "link")) or shown.count("state UP") < 2:
-            assert time.monotonic() < until_s
+        """Wait until both uplinks have their carrier, at both ends: the kernel tells itself of it a moment later."""
+        until_s = time.monotonic() + 30
+        for name in (self.host, self.far):
+            while "NO-CARRIER" in (shown := self.show(name, "link")) or shown.count("state UP") < 2:
+                assert time.monotonic() < until_s, shown
 
     def down(self) -> None:
         for name in (self.host, self.far):
@@ -115,4 +116,4 @@ class TwoUplinks:
         """A connection from the host's own address to a server of the peers."""
         address = server.getsockname()[:2]
         with self.on_host():
-            return socket.create_connection(address, 5, source_address=(OWN6 if ":" in address[0] else OWN4, 0))
+            return socket.create_connection(address, 30, source_address=(OWN6 if ":" in address[0] else OWN4, 0))

@@ -20,7 +20,7 @@ def left_of(name: str) -> list[str]:
     return [entry for entry in os.listdir(namespace.NETNS_DIR) if entry.startswith(f"lp-{name}-")]
 
 
-def until(true: Callable[[], bool], patience_s: float = 5.0) -> bool:
+def until(true: Callable[[], bool], patience_s: float = 30.0) -> bool:
     """Poll a real kernel until something holds."""
     deadline = time.monotonic() + patience_s
     while not true():
@@ -70,7 +70,7 @@ class Talk:
                 sent += 1
         return sent
 
-    def hear(self, expected: int = 1 << 30, patience_s: float = 0.1) -> int:
+    def hear(self, expected: int = 1 << 30, patience_s: float = 0.3) -> int:
         """Receive until that many have come in all, or nothing more comes; how many have come since the start."""
         while self.heard.total() < expected and select.select([self.into], [], [], patience_s)[0]:
             try:

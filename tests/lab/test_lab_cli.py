@@ -88,7 +88,7 @@ def test_a_flap_goes_on_after_the_command_and_ends_with_its_undo(name: str) -> N
         seen.update(record.down for record in (found.active if found else ()))
         return seen == {True, False}
 
-    assert until(swings, patience_s=10)
+    assert until(swings)
     assert lab("fault", name, "--undo", str(made["id"])).exit_code == 0
     assert until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text())
     view = json.loads(lab("status", name, "--json").stdout)

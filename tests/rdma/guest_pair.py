@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -48,6 +49,17 @@ class Side:
             f"ip link set eth0 up; ip addr add {self.v6}/64 dev eth0 nodad; ip addr add {self.v4}/24 dev eth0;"
             " rdma link add rxe0 type rxe netdev eth0"
         )
+        until_s = time.monotonic() + START_S
+        port = "/sys/class/infiniband/rxe0/ports/1"
+        wanted = {"4: ACTIVE", "5: LinkUp", *(self._gid(address) for address in (self.v6, f"::ffff:{self.v4}"))}
+        # The kernel's work queues give the port its state and its addresses.
+        while not wanted <= (seen := set(self.guest.sh(f"cat {port}/*state {port}/gids/* 2>&1; true").splitlines())):
+            assert time.monotonic() < until_s, wanted - seen
+            time.sleep(0.1)
+
+    @staticmethod
+    def _gid(address: str) -> str:
+        return socket.inet_pton(socket.AF_INET6, address).hex(":", 2)
 
     def warm_up(self) -> None:
         """For whoever is going to run scripts here: done a while later."""

@@ -87,10 +87,16 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def queue_pair(side: Side) -> tuple[int, int]:
-    """Own number and the peer's, as the kernel tells them."""
-    listed = json.loads(side.guest.run(["rdma", "-j", "resource", "show", "qp"]).out)
-    ((own, peer),) = [(qp["lqpn"], qp["rqpn"]) for qp in listed if qp["type"] == "RC" and qp["state"] == "RTS"]
-    return own, peer
+    """Own number and the peer's, as the kernel tells them, once there is one alone."""
+    found: list[tuple[int, int]] = []
+
+    def alone() -> bool:
+        listed = json.loads(side.guest.run(["rdma", "-j", "resource", "show", "qp"]).out)
+        found[:] = [(qp["lqpn"], qp["rqpn"]) for qp in listed if qp["type"] == "RC" and qp["state"] == "RTS"]
+        return len(found) == 1
+
+    until(alone)
+    return found[0]
 
 
 def flow(said: Any, source: str) -> Any:

@@ -33,10 +33,11 @@ TOOL = Path(__file__).with_name("guest_tool.py")
 ROOT = Path(__file__).parents[2]
 
 
-def until(true: Callable[[], Any], what: str) -> Any:
+def until(true: Callable[[], Any], what: Callable[[], object]) -> Any:
+    """What came true; `what` says afterwards what there was instead."""
     end_s = time.monotonic() + PATIENCE_S
     while not (found := true()):
-        assert time.monotonic() < end_s, what
+        assert time.monotonic() < end_s, what()
         time.sleep(0.1)
     return found
 
@@ -82,7 +83,7 @@ def flow_of(daemons: GuestDaemons, host: str) -> dict[str, Any]:
     """The only RDMA flow of a host whose addresses are known."""
     return until(
         lambda: next((one for one in daemons.view(host)["rdma"]["flows"] if one["own"] and one["peer"]), None),
-        f"{host} knows no flow",
+        lambda: f"{host} knows no flow: {daemons.view(host)['rdma']}",
     )  # type: ignore[no-any-return]
 
 
@@ -96,21 +97,25 @@ def test_a_drain_takes_a_running_program_to_the_other_rail(lab: NetnsLab, daemon
     before = {host: flow_of(daemons, host) for host in HOSTS}
     assert before["host1"]["own"] == rails.address(lab, "host1", "eth1")
     port = "rxe: takes no other UDP source port while it runs"
-    assert before["host1"]["rungs"] == {
-        "label": "", "route": "only eth1 leads to its peer", "planned": "", "port": port,
-    }  # fmt: skip
+    rungs = {"label": "", "route": "only eth1 leads to its peer", "planned": "", "port": port}
+    # The flow may be known before the device under it is, or the place of its queue pair.
+    until(lambda: flow_of(daemons, "host1")["rungs"] == rungs, lambda: flow_of(daemons, "host1"))
     since_s = time.monotonic()
     daemons.post("host1", "/drain", link="eth1")
 
     def moved() -> bool:
         return sum("to other addresses" in entry.what for entry in daemons.journal(since_s)) == len(HOSTS)
 
-    until(moved, "\n".join(f"{e.host} {e.what}: {e.why}" for e in daemons.journal(since_s)))
+    until(moved, lambda: "\n".join(f"{e.host} {e.what}: {e.why}" for e in daemons.journal(since_s)))
     # What a trace notes meanwhile belongs to no story.
     with_cause = [entry for entry in daemons.journal(since_s) if entry.host == "host1" and entry.cause]
     assert len({entry.cause for entry in with_cause}) == 1, "one story from the order to the move"
     after = {
-        host: until(lambda host=host: moved_on(daemons, host, before[host]), f"{host} shows the old") for host in HOSTS
+        host: until(
+            lambda host=host: moved_on(daemons, host, before[host]),
+            lambda host=host: f"{host} shows the old: {daemons.view(host)['rdma']}",
+        )
+        for host in HOSTS
     }
     assert (after["host1"]["own"], after["host1"]["peer"]) == (after["host2"]["peer"], after["host2"]["own"])
     fault = lab.fault(parse_fault("blackhole:host1-leaf1", lab.fabric))

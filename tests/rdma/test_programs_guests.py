@@ -95,7 +95,11 @@ def running(lab: NetnsLab, guests: dict[str, Guest]) -> Iterator[list[Program]]:
         tag = f"{name}-{time.monotonic_ns()}"
         pid = two.spawn([*nice, *server], f"{tag}-server")
         started.append((name, pid, client, tag))
-    time.sleep(LOOK_S)  # servers that listen; a client that comes too soon tries once
+    until_s = time.monotonic() + PATIENCE_S
+    while len(listening := two.sh("ss -Htln; true").split(":1851")) <= len(PERFTEST):  # who comes too soon tries once
+        assert time.monotonic() < until_s, listening
+        time.sleep(0.1)
+    time.sleep(LOOK_S)  # rping's listens where no socket is seen
     programs = [Program(name, pid, one.spawn([*nice, *client], f"{tag}-client")) for name, pid, client, tag in started]
     try:
         yield programs

@@ -69,6 +69,11 @@ def row(daemons: GuestDaemons, host: str, peer: str) -> dict[str, Any]:
     return found[0] if len(found) == 1 else {"evidence": f"{len(found)} rows"}
 
 
+def told_apart(seen: dict[str, Any]) -> bool:
+    """Of an answer that no host has held up: one that stood still for a second tells of that second."""
+    return all(0 < (seen.get(part) or 0.0) < 1.0 for part in ("network_s", "peer_host_s", "host_s"))
+
+
 def good(daemons: GuestDaemons, host: str, peer: str) -> bool:
     return bool(row(daemons, host, peer)["evidence"] == "good")
 
@@ -109,11 +114,12 @@ def test_both_daemons_see_each_other_through_their_devices(lab: NetnsLab, daemon
     """What the network took is less than all that passed, and what the peer took is told apart."""
     for host, peer in ((SENDER, lab.address(RECEIVER)), (RECEIVER, lab.address(SENDER))):
         until(lambda host=host, peer=peer: good(daemons, host, peer), lambda host=host: daemons.view(host)["rdma"])
+        until(
+            lambda host=host, peer=peer: told_apart(row(daemons, host, peer)),
+            lambda host=host: daemons.view(host)["rdma"],
+        )
         seen = row(daemons, host, peer)
         assert (seen["device"], seen["gid"], seen["traffic_class"], seen["stamped"]) == (RXE, peer, 26 << 2, False)
-        assert 0 < seen["network_s"] < 1.0
-        assert 0 < seen["peer_host_s"] < 1.0
-        assert 0 < seen["host_s"] < 1.0
         probes = daemons.view(host)["probes"]
         assert probes["refused"]["mac"] == probes["refused"]["malformed"] == 0
     until(lambda: paths_are_good(daemons, lab.address(RECEIVER)), lambda: daemons.view(SENDER)["paths"])
@@ -141,7 +147,7 @@ def test_a_blackhole_on_their_way_is_noticed(lab: NetnsLab, daemons: GuestDaemon
         link = f"{SENDER}-{wire.b.node if wire.a.node == SENDER else wire.a.node}"
         fault = lab.fault(parse_fault(f"blackhole:{link}", lab.fabric))
         try:
-            end_s = time.monotonic() + 15
+            end_s = time.monotonic() + PATIENCE_S
             while not noticed and time.monotonic() < end_s:
                 noticed = said(daemons, SENDER, "blackhole of RoCE datagrams", begun_s)
                 time.sleep(0.2)
@@ -159,7 +165,7 @@ def test_a_peer_whose_daemon_is_new_is_asked_again_where_it_answers(lab: NetnsLa
     assert daemons.processes[RECEIVER].wait(PATIENCE_S) == 0
     daemons.start_one(RECEIVER)
     answered = row(daemons, SENDER, peer)["answered"]
-    until(lambda: row(daemons, SENDER, peer)["answered"] > answered + 3, lambda: daemons.view(SENDER)["rdma"])
+    until(lambda: row(daemons, SENDER, peer).get("answered", 0) > answered + 3, lambda: daemons.view(SENDER)["rdma"])
     assert not said(daemons, SENDER, "blackhole of RoCE datagrams", begun_s)
 
 
@@ -189,7 +195,7 @@ def test_a_device_that_goes_and_comes_back_answers_from_another_queue_pair(
     guests[RECEIVER].sh(f"rdma link add {RXE} type rxe netdev {VRF}")
     until(lambda: good(daemons, RECEIVER, own), lambda: daemons.view(RECEIVER)["rdma"])
     answered = row(daemons, SENDER, peer)["answered"]
-    until(lambda: row(daemons, SENDER, peer)["answered"] > answered + 3, lambda: daemons.view(SENDER)["rdma"])
+    until(lambda: row(daemons, SENDER, peer).get("answered", 0) > answered + 3, lambda: daemons.view(SENDER)["rdma"])
 
 
 def test_a_flow_of_the_job_is_asked_about_in_its_own_class(
@@ -203,6 +209,6 @@ def test_a_flow_of_the_job_is_asked_about_in_its_own_class(
         guests[SENDER].sh(f"ip addr add fd00:ff::99/128 dev {VRF} nodad")  # what its own index stands for is read again
         until(lambda: said(daemons, SENDER, f"RDMA port {RXE}/1 GID_CHANGE", begun_s))
         until(lambda: [one["peer"] for one in daemons.view(SENDER)["rdma"]["flows"]] == [lab.address(RECEIVER)])
-        assert row(daemons, SENDER, lab.address(RECEIVER))["traffic_class"] == 0
+        until(lambda: row(daemons, SENDER, lab.address(RECEIVER)).get("traffic_class") == 0)
     finally:
         assert job.stop().whole

@@ -69,16 +69,21 @@ def test_the_flow_of_an_unmodified_program_is_shown(
     job = RdmaJob(guests[SENDER], guests[RECEIVER], lab.address(RECEIVER)).start()
     try:
         until_s = time.monotonic() + SEEN_S
-        while not (flows := daemons.view(SENDER)["rdma"]["flows"]) or not flows[0]["peer"]:
-            assert time.monotonic() < until_s
-            time.sleep(0.2)
-        (flow,) = flows
-        assert (flow["device"], flow["peer"], flow["state"]) == (RXE, lab.address(RECEIVER), "RTS")
-        assert flow["gives_up_after_s"] == pytest.approx(7 * 4.096e-6 * 2**14)
         port = "rxe: takes no other UDP source port while it runs"
-        assert flow["rungs"] == {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": port}
-        (device,) = daemons.view(SENDER)["rdma"]["devices"]
+        rungs = {"label": "", "route": "", "planned": "rdma.steer.live_qps is off", "port": port}
+        # The flow may be known before the device under it is, or before all of the routes to its peer are.
+        while True:
+            seen = daemons.view(SENDER)["rdma"]
+            if [(bool(one["peer"]), one["state"], one["rungs"]) for one in seen["flows"]] == [(True, "RTS", rungs)]:
+                break
+            assert time.monotonic() < until_s, seen
+            time.sleep(0.2)
+        (flow,) = seen["flows"]
+        assert (flow["device"], flow["peer"]) == (RXE, lab.address(RECEIVER))
+        assert flow["gives_up_after_s"] == pytest.approx(7 * 4.096e-6 * 2**14)
+        (device,) = seen["devices"]
         assert device["netdevs"] == [VRF]
+        until_s = time.monotonic() + SEEN_S
         while not any(
             peer["address"] == flow["peer"] and peer["active"] for peer in daemons.view(SENDER)["peers"]
         ):  # the kernel's socket table knows nothing of it

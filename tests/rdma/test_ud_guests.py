@@ -25,7 +25,9 @@ UD_SEND_ONLY = 0x64
 
 
 def lines(side: Side, log: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (side.guest.share / log).read_text().splitlines() if line.startswith("{")]
+    text = (side.guest.share / log).read_text()
+    whole = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
+    return [json.loads(line) for line in whole if line.startswith("{")]
 
 
 def run(side: Side, *words: object) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ class LldpLab:
         return ["lldpcli", "-u", self._socket(name), *words]
 
     def _asks(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.asking(name, *words), capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(self.asking(name, *words), capture_output=True, text=True, timeout=60, check=False)
 
     def told(self, name: str, form: str) -> str:
         """What `lldpctl` prints of the node's neighbours."""
@@ -86,13 +86,13 @@ class LldpLab:
             netns.popns()
         with listener:
             listener.bind((port, ETHERTYPE))
-            listener.settimeout(10)
+            listener.settimeout(60)
             while True:
                 frame, (_, _, kind, _, _) = listener.recvfrom(2048)
                 if kind != socket.PACKET_OUTGOING:  # type: ignore[attr-defined]
                     return frame
 
-    def until(self, true: Callable[[], bool], timeout_s: float = 30) -> None:
+    def until(self, true: Callable[[], bool], timeout_s: float = 60) -> None:
         until_s = time.monotonic() + timeout_s
         while not true():
             assert all(daemon.poll() is None for daemon in self._daemons.values()), "an lldpd has ended"
@@ -107,7 +107,7 @@ class LldpLab:
         for daemon in self._daemons.values():
             daemon.terminate()  # it ends its unprivileged process itself
         for daemon in self._daemons.values():
-            daemon.wait(10)
+            daemon.wait(60)
         for name in self._names:
             subprocess.run(["ip", "netns", "del", self._space(name)], check=False, capture_output=True)
         shutil.rmtree(self._folder)

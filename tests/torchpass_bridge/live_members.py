@@ -216,7 +216,7 @@ def steps(world: LiveWorld) -> int:
     return max(world.completed, default=0)
 
 
-async def until(true: Callable[[], bool | Awaitable[bool]], what: str, timeout_s: float = 20.0) -> None:
+async def until(true: Callable[[], bool | Awaitable[bool]], what: str, timeout_s: float = 60.0) -> None:
     try:
         async with asyncio.timeout(timeout_s):
             while True:

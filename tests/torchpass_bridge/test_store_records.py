@@ -62,7 +62,7 @@ class Seen:
 
     async def until(self, wanted: object) -> None:
         """`wanted`: a function of the latest value."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (self.all and wanted(self.all[-1])):  # type: ignore[operator]
                 self._news.clear()
                 await self._news.wait()

@@ -211,7 +211,7 @@ def test_it_stops_when_it_is_not_wanted_any_more(giving: Giving) -> None:
 
 def test_a_long_frame_before_the_hello_is_not_read(giving: Giving) -> None:
     host, _, port = giving.givers[0].address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
         channel.receive(sock, channel.Challenge)
         sock.sendall(b"\x7f\xff\xff\xff")
         assert sock.recv(1) == b""
