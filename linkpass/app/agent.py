@@ -155,6 +155,8 @@ class Agent:
             self._open_tape(settings)
             if self.attends:
                 self.senses.open_probing(settings)
+                if self._queue_pairs is not None and self.probes is not None:
+                    self._queue_pairs.on_again.add(self.probes.ask_more)
             self.senses.open_sockets(settings)
             self._open_tunnels(settings)
             self._open_moves()
@@ -215,6 +217,8 @@ class Agent:
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
+        if self._queue_pairs is not None and self.probes is not None:
+            self._queue_pairs.on_again.discard(self.probes.ask_more)
         self.senses.close()
         if self._moves is not None:
             self._moves.close()

@@ -117,6 +117,8 @@ class QueuePairEdge:
         self._sums: dict[str, Sum] = {}
         """Flows -> what they have sent since that was last asked."""
         self._lately: dict[str, Lately] = {}
+        self.on_again: set[Callable[[str], None]] = set()
+        """Who is told of peers to which flows have sent something again since the look before."""
         self.why = "not looked at yet"
         """Why there is nothing to show, or not all; empty when all could be asked."""
         self.failures = 0
@@ -163,6 +165,9 @@ class QueuePairEdge:
             self._families |= looked.families
             self._tell_all(self._begun_s)
             self._count(self._begun_s)
+            for peer in {flow.peer for flow in self._flows if flow.peer and flow.went is not None and flow.went.again}:
+                for tell in self.on_again:
+                    tell(peer)
 
     def failed(self, error: Exception) -> None:
         """The looking goes on, and `why` says what came of it."""

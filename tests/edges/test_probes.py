@@ -146,6 +146,18 @@ async def test_a_suspect_path_gets_more_probes_inside_the_budget(fabric: lab.Fab
         assert one.edge.stats.sent_extra > before
 
 
+async def test_what_the_job_sends_again_is_asked_for_on_all_paths_for_a_while(fabric: lab.Fabric) -> None:
+    async with pair(fabric) as (one, two):
+        one.plan(two.address, interval_s=0.05)
+        await one.until(lambda: not one.edge._books.hot)
+        before = one.edge.stats.sent_extra
+        one.edge.ask_more(two.address)
+        one.edge.ask_more("fd00::dead")  # nobody we know
+        await one.until(lambda: one.edge.stats.sent_extra >= before + 2 * len(PLAN))
+        await one.until(lambda: not one.edge._books.hot)
+        assert one.judged() == []
+
+
 async def test_a_wrong_key_is_a_counted_drop_and_no_event(fabric: lab.Fabric) -> None:
     async with pair(fabric) as (one, two):
         two.edge.close()

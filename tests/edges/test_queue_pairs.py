@@ -190,6 +190,15 @@ def test_what_flows_sent_again_is_handed_over_once(bench: Bench) -> None:
     assert bench.edge.take_sent() == []  # it has ended
 
 
+def test_who_wants_to_know_hears_of_peers_to_which_something_was_sent_again(bench: Bench) -> None:
+    heard: list[str] = []
+    bench.edge.on_again.add(heard.append)
+    bench.see(went(0), went(None), flow())
+    assert heard == []
+    bench.see(went(1), went(2), went(0))
+    assert heard == [PEER]
+
+
 def test_what_was_sent_again_lately_is_shown_and_what_is_not_known(bench: Bench) -> None:
     def shown() -> tuple[int | None, bool, str]:
         (row,) = bench.edge.snapshot(HERE)

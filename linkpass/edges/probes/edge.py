@@ -26,7 +26,7 @@ from linkpass.core.settings import CoreSettings
 from linkpass.core.survey import FAST_S
 from linkpass.edges.probes.books import Books
 from linkpass.edges.probes.budget import Bucket
-from linkpass.edges.probes.hearing import KINDS, Listener
+from linkpass.edges.probes.hearing import KINDS, SUSPECT_S, Listener
 from linkpass.edges.probes.lateness import LATENESS_S, delays_of
 from linkpass.edges.probes.pace import PaceTalk
 from linkpass.edges.probes.paths import SentPath
@@ -309,6 +309,19 @@ class ProbeEdge:
     def _repeat_notices(self, now_s: float) -> None:
         telling = [p for p in self._books.peers.values() if p.outgoing]
         self._notices_s = min((self._sender.notices(peer, now_s) for peer in telling), default=math.inf)
+
+    def ask_more(self, peer: str) -> None:
+        """The job has sent something to this peer again. All paths to it are asked as if each had lost a probe: the
+        job sends far more packets than probes are sent, and knows sooner that one was lost, but not where."""
+        known = self._books.peers.get(ipaddress.ip_address(peer).packed)
+        if known is None:
+            return
+        until_s = self._clock() + SUSPECT_S
+        good = [path for path in known.by_key.values() if path.detector.verdict.evidence == "good"]
+        for path in [path for path in good if path.interval_s <= FAST_S]:
+            path.waits, path.suspect_until_s = False, max(path.suspect_until_s, until_s)
+            self._books.hot.setdefault(known, self._clock())
+        self._arm()
 
     def note_data(self, peer: str, delivered_bytes: int) -> None:
         """The job's connections to this peer have delivered so many bytes more since the last call.
