@@ -2,9 +2,11 @@
 
 A tick first drains every receive ring and only then builds reports, so that a report never says "not heard" of what
 lies in a buffer. All that falls due is sent in one go. While every path is good, probes wake nobody: they are read at
-the next tick. When something is at stake, each packet wakes the loop. A path with a lost probe is suspect: for half a
-second it gets up to four times the probes, with the question to answer at once, and so does one good path beside it
-as a witness.
+the next tick. Where ticks are rare they wake the loop once a batch, and a peer of which some paths were not heard is
+told so at once. When something is at stake, each packet wakes the loop. A path with a lost probe is suspect until so
+many heard ones as acquit a path could have been sent, for half a second at least: it gets up to four times the probes,
+with the question to answer at once, and so does one good path beside it as a witness. A path with an overdue probe is
+suspect until that has come, and all paths to a peer are for half a second after the job has sent it something again.
 
 What a peer did not hear is known only from its reports, so a daemon that runs late (ours or the peer's) loses no
 evidence and makes none. Silence is judged only over time in which this daemon was on time."""
