@@ -131,8 +131,11 @@ async def test_probing_goes_on_after_a_fault_in_one_part_of_a_tick(monkeypatch: 
             probes._tick()
             assert probes._timer is not None and probes._timer.when() > probes._loop.time()
             assert (answered, probes.faults) == ([5.0] * turn, turn)
-        probes._on_packet()
+        probes._on_packet()  # what belongs to it is waited for
+        assert probes._gathering is not None
+        probes._read()
     assert len(logs) == 1 and probes.faults == 3
+    assert probes._gathering is None and probes._watching, "the next packet wakes the loop"
     probes._timer.cancel()
 
 
