@@ -75,10 +75,13 @@ class _Losses:
         found.sort(key=lambda one: (-one.weight, one.links, min(one.paths)))
         self._culprits = [one for one in found if one.weight > (0.0 if one.links else PRICE)][:MOST]
 
+    def _sums(self, paths: frozenset[int]) -> tuple[float, float]:
+        """Probes sent and lost over these paths."""
+        return sum(self._counts[n].sent for n in paths), sum(self._counts[n].lost for n in paths)
+
     def _weight(self, paths: frozenset[int]) -> float:
         """Of a culprit that has these paths, at the ratio that fits them best."""
-        sent = sum(self._counts[n].sent for n in paths)
-        lost = sum(self._counts[n].lost for n in paths)
+        sent, lost = self._sums(paths)
         if lost <= self._ok * sent:
             return 0.0
         return _likelihood(sent, lost, min(lost / sent, 0.999), self._ok)
@@ -86,9 +89,7 @@ class _Losses:
     def named(self, bad_ratio: float, threshold: float) -> list[str]:
         named: list[str] = []
         for one in [culprit for culprit in self._culprits if culprit.links][:TRIED]:
-            sent = sum(self._counts[n].sent for n in one.paths)
-            lost = sum(self._counts[n].lost for n in one.paths)
-            if one.weight < threshold + FITTED and _likelihood(sent, lost, bad_ratio, self._ok) < threshold:
+            if one.weight < threshold + FITTED and _likelihood(*self._sums(one.paths), bad_ratio, self._ok) < threshold:
                 continue
             if self._explained(one, None) - self._explained(None, one) >= RIVAL:
                 named += one.links

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ways import A, B, C, D, E, path
 
 from linkpass.core.blame import explain
 from linkpass.core.decide import ORDER, Option, fill, moved_share, select
@@ -14,17 +13,6 @@ from linkpass.core.desired import Wish
 from linkpass.core.paths import links_of, pool_of, spread
 
 HOSTS = frozenset({"h1", "h2", "h3", "h4"})
-
-
-def path(*nodes: str) -> tuple[str, ...]:
-    return tuple(f"{a}>{b}" for a, b in itertools.pairwise(nodes))
-
-
-A = path("h1", "l1", "s1", "l3", "h3")
-B = path("h1", "l1", "s2", "l3", "h3")
-C = path("h1", "l2", "s1", "l4", "h3")
-D = path("h1", "l2", "s2", "l4", "h3")
-E = path("h1", "l1", "s1", "l4", "h4")
 
 
 # blame

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
+from ways import A, B, C, D, E, path
 
 from linkpass.core.losses import Count, lossy_links
 
-
-def path(*nodes: str) -> tuple[str, ...]:
-    return tuple(f"{a}>{b}" for a, b in itertools.pairwise(nodes))
-
-
-A = path("h1", "l1", "s1", "l3", "h3")
-B = path("h1", "l1", "s2", "l3", "h3")
-C = path("h1", "l2", "s1", "l4", "h3")
-D = path("h1", "l2", "s2", "l4", "h3")
-E = path("h1", "l1", "s1", "l4", "h4")
 FABRIC = [
     *(path("h1", up, spine, down, host)
       for host in ("h3", "h4") for up in ("l1", "l2") for spine in ("s1", "s2") for down in ("l3", "l4")),
