@@ -79,3 +79,48 @@ def test_words_are_told_when_all_of_a_moment_is_done_and_say_when_it_was() -> No
     assert order[0] == "group of 1" and "eth2 is down" in order[1], order
     assert faults >= 2
     assert told_s == sorted(told_s) and told_s[0] >= begun_s
+
+
+def test_the_loop_has_its_turn_between_questions_and_before_words() -> None:
+    """A peer's probe that comes in with a decision is answered before the decision is told of, however much there is
+    to ask and to tell; what is asked hands its outcome back."""
+    order: list[str] = []
+
+    def program(command: cmd.SetGroup) -> ev.Event | None:
+        order.append("steer")
+        asyncio.get_running_loop().call_soon(order.append, "the loop")
+        return ev.GroupProgrammed(cmd_id=command.cmd_id, group=command.group, took_s=0.0)
+
+    def ask(command: cmd.Command) -> ev.Event | None:
+        order.append("ask")
+        asyncio.get_running_loop().call_soon(order.append, "the loop")
+        if not isinstance(command, cmd.ResolveUplinks):
+            return None
+        return ev.ResolveFailed(cmd_id=command.cmd_id, peer=command.peer, why="the kernel is too old")
+
+    async def story() -> int:
+        told = asyncio.Event()
+
+        def tell(word: cmd.Record, _said_s: float) -> None:
+            order.append("tell")
+            if "cannot" in word.what or "the kernel is too old" in word.why:
+                told.set()
+
+        core = Core(CoreSettings(host="host1", address="fd00:ff::1", mode="act"))
+        questions = (cmd.SetProbes, cmd.ResolveUplinks, cmd.TraceLabels, cmd.AskHost)
+        carriers = {cmd.SetGroup: program, **dict.fromkeys(questions, ask)}
+        driver = Driver(core, carriers, time.monotonic, tell=tell)
+        driver.open()
+        for name in ("eth1", "eth2"):
+            driver.submit(ev.UplinkState(uplink=name, usable=True))
+        driver.submit(ev.PeerKnown(peer="fd00:ff::2"))
+        async with asyncio.timeout(20):
+            await told.wait()
+        driver.close()
+        return driver.faults
+
+    assert asyncio.run(story()) == 0
+    assert order[0] == "steer", order
+    asked = [at for at, what in enumerate(order) if what == "ask"]
+    assert asked and asked[0] < order.index("tell"), order
+    assert all(order[at + 1] == "the loop" for at in asked), order

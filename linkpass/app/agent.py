@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,26 +181,36 @@ class Agent:
         self._early.clear()
         for peer in self.config.peers if self.attends else ():
             self.submit(ev.PeerKnown(peer=peer, name=self._names.get(peer, "")))
-        self.poll()
+        for _ in self.poll():
+            pass
         self.driver.open()
 
-    def poll(self) -> None:
-        """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways."""
-        now_s = self._clock.now_s()
-        with self._faults.caught("looking at sockets"):
+    def poll(self) -> Iterator[None]:
+        """What is done about once a second: look at the sockets, refresh what would expire, resolve gateways. A piece
+        at a time; nothing is done that the caller does not ask for."""
+        for piece in self._pieces(self._clock.now_s()):
+            if self.closed:
+                return
+            with self._faults.caught("a turn of an agent"):
+                piece()
+            yield
+
+    def _pieces(self, now_s: float) -> list[Callable[[], None]]:
+        def look() -> None:
             sends = self._queue_pairs.take_sent() if self._queue_pairs is not None else ()
             self.senses.poll(now_s, self._also_active(), sends)
-            self._tune()
-        self._try(self._watch.resolve_gateways)
+
+        works = [self._watch.resolve_gateways]
         if self._moves is not None:
-            self._try(self._moves.listen)
+            works.append(self._moves.listen)
         if self.acting and self.attends:
-            self._try(self._spare_queue_pairs)
+            works.append(self._spare_queue_pairs)
         if self._tunnels is not None:
-            self._try(self._tunnels.mend_end)
+            works.append(self._tunnels.mend_end)
         if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
             self._refreshed_s = now_s
-            self._refresh()
+            works += self._refreshes()
+        return [look, self._tune, *(partial(self._try, work) for work in works)]
 
     def _tune(self) -> None:
         """Tune new sockets' timers in short slices, so that looking for their owners never holds up the probes."""
@@ -271,6 +282,11 @@ class Agent:
     def first_verdict_at_s(self) -> float | None:
         """Monotonic; `first_verdict_s` counts from `open`."""
         return None if self.first_verdict_s is None else self._opened_s + self.first_verdict_s
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that has come in is handled, and all that followed from it is told."""
+        return self.driver is None or self.driver.settled
 
     @property
     def acting(self) -> bool:
@@ -472,14 +488,18 @@ class Agent:
             logger.info(line)
 
     def _refresh(self) -> None:
+        for work in self._refreshes():
+            self._try(work)
+
+    def _refreshes(self) -> list[Callable[[], None]]:
         """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other
         can be."""
+        works: list[Callable[[], None]] = []
         if 1 not in self.off and 1 in self.config.rungs:
-            self._try(self._labels.refresh)
+            works.append(self._labels.refresh)
         if self._tunnels is not None:
-            self._try(self._tunnels.refresh)
-        self._try(self._routes.refresh)
-        self._try(self._guardian.check)
+            works.append(self._tunnels.refresh)
+        return [*works, self._routes.refresh, self._guardian.check]
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:

@@ -49,7 +49,8 @@ REALTIME_PRIORITY = 5
 """Above ordinary work, below the kernel's own real-time threads (50)."""
 REALTIME_LIMIT_US = 200_000
 """RLIMIT_RTTIME: a daemon that computes this long without waiting is broken, and the kernel ends it."""
-SETTLE_TURNS = 3
+SETTLE_TURNS = 100
+"""An operator's answer waits for at most so many turns of the loop until all that he caused is told."""
 CLEANUP_S = 5.0
 """`cleanup` waits for so long for queues that drain."""
 
@@ -246,24 +247,29 @@ class Daemon:
             async with asyncio.timeout(TICK_S):
                 await stop.wait()
         except TimeoutError:
-            self._turn()
+            await self._turn()
             notifier.watchdog()
 
-    def _turn(self) -> None:
-        """Once a second. A fault of ours in one part must not keep the others from their work."""
+    async def _turn(self) -> None:
+        """Once a second, a part at a time with the loop in between: probes are answered meanwhile. A fault of ours in
+        one part must not keep the others from their work."""
         with self._faults.caught("putting queue pairs back"):
             self._put_back()
         with self._faults.caught("looking for network namespaces"):
             self._visit()
-        for agent in self._agents:
+        for agent in list(self._agents):
             with self._faults.caught("a turn of an agent"):
-                agent.poll()
+                for _ in agent.poll():
+                    await asyncio.sleep(0)
         with self._faults.caught("reading this host's own evidence"):
             for line in self._host.poll(self._clock.now_s()):
                 logger.info(line)
+        await asyncio.sleep(0)
         with self._faults.caught("a turn of RDMA"):
-            for line in self._rdma.poll():
-                logger.warning(line)
+            for lines in self._rdma.poll():
+                for line in lines:
+                    logger.warning(line)
+                await asyncio.sleep(0)
 
     def _close(self) -> None:
         """Whatever one end meets, the others come to theirs: traffic is handed back."""
@@ -397,6 +403,8 @@ class Daemon:
             agent.submit(event)
         for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)
+            if all(agent.settled for agent in self._agents):
+                break
         entries = self._journal.since(before)
         cause = next((entry.cause for entry in entries if entry.cause), "")
         return {"cause": cause, "entries": msgspec.to_builtins(entries)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -62,19 +62,22 @@ class Rdma:
             if edge is not None:
                 edge.close()
 
-    def poll(self) -> list[str]:
-        """Read counters and statistics, look for devices; what they say that they did not say before."""
-        lines = self._counters.poll() if self._counters is not None else []
+    def poll(self) -> Iterator[list[str]]:
+        """Read counters and statistics, look for devices, a piece at a time; what each says that it did not say
+        before."""
+        if self._counters is not None:
+            yield self._counters.poll()
         if self._ethernet is not None:
             netdevs = self._counters.netdevs if self._counters is not None else ()
-            lines += self._ethernet.poll((*netdevs, *self._uplinks()))
+            yield self._ethernet.poll((*netdevs, *self._uplinks()))
         self._tell_congestion()
         if self._flows is not None and (roce := self._roce()) is not None:
             uses = ((device, to) for device, to in self._flows.addresses() if to.is_global)
             roce.set_flows(RoceFlow(d, to.port, to.sgid_index, to.gid, to.traffic_class, to.sl) for d, to in uses)
         if self._flows is not None:
-            lines += self._flows.lines()
-        return lines + (self._events.poll() if self._events is not None else [])
+            yield self._flows.lines()
+        if self._events is not None:
+            yield self._events.poll()
 
     def _tell_congestion(self) -> None:
         """To the core, of each uplink of which the counters say something else than before."""

@@ -12,6 +12,7 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from linkpass.wire.rtnl import F_ACK, F_CREATE, F_REQUEST, NESTED, Message, attributes, message, nla
@@ -49,11 +50,19 @@ class Entry:
 
     @property
     def key(self) -> bytes:
-        return ipaddress.ip_address(self.peer).packed + struct.pack("=I", self.bucket)
+        return _packed(self.peer) + _BUCKET.pack(self.bucket)
 
     @property
     def data(self) -> bytes:
-        return struct.pack("!H", self.label) if ":" in self.peer else struct.pack("=I", MARK | self.label)
+        return _LABEL.pack(self.label) if ":" in self.peer else _MARK.pack(MARK | self.label)
+
+
+_BUCKET, _MARK, _LABEL = struct.Struct("=I"), struct.Struct("=I"), struct.Struct("!H")
+
+
+@lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
 
 
 def _head(family: int, resource: int) -> bytes:
@@ -64,18 +73,35 @@ def _name(kind: int, name: str) -> bytes:
     return nla(kind, name.encode() + b"\0")
 
 
-def _elements(table: str, name: str, items: Iterable[bytes]) -> bytes:
-    listed = b"".join(nla(1 | NESTED, item) for item in items)
+def _list(table: str, name: str, items: Iterable[bytes]) -> bytes:
+    listed = b"".join(items)
     return _name(1, table) + _name(2, name) + (nla(3 | NESTED, listed) if listed else b"")
 
 
-def _key(entry: Entry) -> bytes:
-    return nla(1 | NESTED, nla(1, entry.key))
+@lru_cache(maxsize=16)
+def _frame(family: int, timeout_ms: int | None) -> tuple[bytes, bytes, bytes]:
+    """What stands before the key of an element, between key and data, and behind; `timeout_ms` None: the key alone.
+
+    All elements of a map are of one size, so the frame is built once: traffic waits for the transaction."""
+    key, data = (b"k" * 20, b"d" * 2) if family == FAMILY_IPV6 else (b"k" * 8, b"d" * 4)
+    body = nla(1 | NESTED, nla(1, key))
+    if timeout_ms is not None:
+        body += nla(2 | NESTED, nla(1, data)) + (nla(4, struct.pack("!Q", timeout_ms)) if timeout_ms else b"")
+    before, behind = nla(1 | NESTED, body).split(key)
+    if timeout_ms is None:
+        return before, behind, b""
+    between, behind = behind.split(data)
+    return before, between, behind
 
 
-def _whole(entry: Entry, timeout_ms: int) -> bytes:
-    data = nla(2 | NESTED, nla(1, entry.data))
-    return _key(entry) + data + (nla(4, struct.pack("!Q", timeout_ms)) if timeout_ms else b"")
+def _keys(entries: Sequence[Entry], family: int) -> Iterable[bytes]:
+    before, behind, _ = _frame(family, None)
+    return (before + entry.key + behind for entry in entries)
+
+
+def _whole(entries: Sequence[Entry], family: int, timeout_ms: int) -> Iterable[bytes]:
+    before, between, behind = _frame(family, timeout_ms)
+    return (before + entry.key + between + entry.data + behind for entry in entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +128,13 @@ def replace_elements(
     of the transaction's beginning, to `last`, that of its end."""
     bodies: list[tuple[int, int, bytes]] = []
     if flush:
-        bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _elements(table, name, [])))
+        bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _list(table, name, ())))
     else:
         for some in _slices(remove):
-            bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _elements(table, name, map(_key, some))))
+            bodies.append((DELETE_SET_ELEMENT, F_REQUEST | F_ACK, _list(table, name, _keys(some, family))))
     for some in _slices(add):
-        whole = [_whole(entry, timeout_ms) for entry in some]
-        bodies.append((NEW_SET_ELEMENT, F_REQUEST | F_ACK | F_CREATE, _elements(table, name, whole)))
+        whole = _whole(some, family, timeout_ms)
+        bodies.append((NEW_SET_ELEMENT, F_REQUEST | F_ACK | F_CREATE, _list(table, name, whole)))
     return batch(bodies, seq, family)
 
 
