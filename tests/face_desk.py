@@ -39,17 +39,17 @@ def sample_view() -> dict[str, Any]:
         "uplinks": [
             {
                 "name": "eth1", "usable": True, "state": "up", "why": "", "speed_bps": 10_000_000_000, "penalty": 0.0,
-                "suppressed_until_s": None,
+                "suppressed_until_s": None, "overrun": "",
             },
             {
                 "name": "eth2", "usable": False, "state": "held", "why": "no carrier", "speed_bps": 0,
-                "penalty": 1720.5, "suppressed_until_s": 3900.0,
+                "penalty": 1720.5, "suppressed_until_s": 3900.0, "overrun": "12 MB dropped in a second",
             },
         ],
         "peers": [
             {
                 "address": PEERS[0], "name": "host2", "active": True, "evidence": {"good": 6, "blackhole": 2},
-                "silent": False, "stale_s": 0.01, "labels": [0x2345] * 16,
+                "silent": False, "stale_s": 0.01, "labels": [0x2345] * 16, "slow": "it lets probes wait 45 ms",
                 "steerable": {"rung1": True, "rung2": False, "why": "no next-hop objects"},
             },
             {

@@ -16,7 +16,7 @@ from linkpass import __version__
 from linkpass.app.carriers import Carriers, Spawn
 from linkpass.app.namespace import Namespace
 from linkpass.app.senses import Senses
-from linkpass.app.tunnels import Tunnels
+from linkpass.app.steering import Steering, concerns_tunnels
 from linkpass.config import Config, ConfigError, core_settings, read_key
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
@@ -26,12 +26,6 @@ from linkpass.driver import Driver
 from linkpass.edges.clock import Clock
 from linkpass.edges.hook import HookEdge
 from linkpass.edges.journal import JournalEdge
-from linkpass.edges.kernel.egress import EgressEdge
-from linkpass.edges.kernel.guardian import Guardian
-from linkpass.edges.kernel.labels import LabelEdge
-from linkpass.edges.kernel.nft import NoNftError
-from linkpass.edges.kernel.routes import RouteEdge, Way
-from linkpass.edges.kernel.tunnels import sweep_tunnels
 from linkpass.edges.kernel.watch import UplinkInfo, WatchEdge
 from linkpass.edges.moves import Known, MoveEdge
 from linkpass.edges.probes import ProbeEdge
@@ -85,8 +79,6 @@ class Agent:
         self.notes: list[str] = []
         self.closed = False
         self._faults = Faults()
-        self.off: dict[int, str] = {}
-        """Rungs that cannot be used here, and why."""
         self.attends = False
         """Whether there are peers here to probe and traffic to steer; else uplinks are watched and no more."""
         self.first_verdict_s: float | None = None
@@ -103,8 +95,8 @@ class Agent:
         self._tape: RecorderEdge | None = None
         self._opened_s = 0.0
         self._refreshed_s = 0.0
-        self._removed: set[str] = set()
-        """Objects whose removal the core knows of and has not answered yet."""
+        self.steering = Steering(config, self._from_watch, self._again, self.notes)
+        self.steering.routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
         self._watch = WatchEdge(
             config.prefixes or EVERYWHERE,
             self._from_watch,
@@ -112,25 +104,11 @@ class Agent:
             configured=[
                 UplinkInfo(one.name, gateway4=one.gateway4 or "", gateway6=one.gateway6 or "") for one in config.uplinks
             ],
-            own_port_ids=self._own_port_ids,
-            owners=lambda thing: self._routes.owners(thing),
+            own_port_ids=self.steering.port_ids,
+            owners=self.steering.routes.owners,
             vrf=config.routes.vrf,
         )
         self._watch.on_routes = self._on_routes
-        self._routes = RouteEdge(
-            config.prefixes, metric=config.routes.metric, rto_min_ms=config.routes.rto_min_ms, vrf=config.routes.vrf
-        )
-        self._guardian = Guardian(vrf=config.routes.vrf)
-        self._routes.on_leads = lambda group, uplinks: self.submit(ev.GroupLeads(group=group, uplinks=uplinks))
-        self._routes.on_laid = lambda laid: self._again(lambda: self._guardian.watch(laid=laid))
-        self._labels = LabelEdge(
-            probe_port=config.probing.port,
-            protocols=(config.probing.ip_protocol,),
-            emit=self._from_watch,
-            vrf=config.routes.vrf,
-        )
-        self._egress = EgressEdge()
-        self._tunnels = Tunnels(config, self._from_watch) if config.tunnels.enabled else None
         self._hook = HookEdge(config.escalate.hook, config.escalate.timeout_s)
         self._infos: dict[str, UplinkInfo] = {}
         self.senses = Senses(
@@ -149,8 +127,8 @@ class Agent:
         with self.namespace:
             self._watch.open()
             settings = self._settings()
-            self._open_steering(settings)
-            rungs = tuple(rung for rung in settings.rungs if self.attends and rung not in self.off)
+            self.steering.open(settings, steers=self.acting and self.attends)
+            rungs = tuple(rung for rung in settings.rungs if self.attends and rung not in self.steering.off)
             settings = msgspec.structs.replace(settings, rungs=rungs)
             self.core = Core(settings)
             self._open_tape(settings)
@@ -159,16 +137,16 @@ class Agent:
                 if self._queue_pairs is not None and self.probes is not None:
                     self._queue_pairs.on_again.add(self.probes.ask_more)
             self.senses.open_sockets(settings)
-            self._open_tunnels(settings)
+            self.steering.open_tunnels(settings, self.probes, self.senses.traces, self._infos.values())
             self._open_moves()
         relabels = 1 in rungs and settings.mode == "act"
         if relabels and self.senses.traces is not None:
             self.senses.traces.relabelled()
         carriers = Carriers(
-            routes=self._routes, labels=self._labels, tunnels=self._tunnels, probes=self.probes,
+            routes=self.steering.routes, labels=self.steering.labels, tunnels=self.steering.tunnels, probes=self.probes,
             traces=self.senses.traces, sockets=self.senses.sockets, moves=self._moves, echoes=self.senses.echoes,
             hook=self._hook, journal=self.journal, clock=self._clock, address=settings.address,
-            relabels=relabels, removed=self._removed,
+            relabels=relabels, removed=self.steering.removed,
             submit=self.submit, spawn=self._spawn,
         )  # fmt: skip
         self.driver = Driver(self.core, carriers.table(), self._clock.now_s, self._tape, carriers.tell)
@@ -203,13 +181,13 @@ class Agent:
         works = [self._watch.resolve_gateways]
         if self._moves is not None:
             works.append(self._moves.listen)
-        if self.acting and self.attends:
+        if self.steering.steers:
             works.append(self._spare_queue_pairs)
-        if self._tunnels is not None:
-            works.append(self._tunnels.mend_end)
-        if now_s - self._refreshed_s >= REFRESH_S and self.acting and self.attends:
+        if self.steering.tunnels is not None:
+            works.append(self.steering.tunnels.mend_end)
+        if now_s - self._refreshed_s >= REFRESH_S and self.steering.steers:
             self._refreshed_s = now_s
-            works += self._refreshes()
+            works += self.steering.refreshes()
         return [look, self._tune, *(partial(self._try, work) for work in works)]
 
     def _tune(self) -> None:
@@ -223,8 +201,7 @@ class Agent:
     def close(self) -> None:
         """Stop, and hand the traffic back to the kernel. Safe to call after a failed `open`."""
         self.closed = True
-        if self._tunnels is not None:
-            self._tunnels.end_is_near()
+        self.steering.end_is_near()
         self._say_goodbye()
         if self.driver is not None:
             self.driver.close()
@@ -233,20 +210,9 @@ class Agent:
         self.senses.close()
         if self._moves is not None:
             self._moves.close()
-        if self.acting and self.attends and not self.namespace.gone:
-            swept = True
-            tunnels = [self._tunnels.close] if self._tunnels is not None else []
-            for end in (self._labels.close, *tunnels, self._egress.sweep, self._routes.withdraw_all):
-                try:
-                    with self.namespace:
-                        end()
-                except (OSError, RuntimeError) as error:
-                    swept = False
-                    logger.warning("could not hand everything back", error=str(error))
-            self._guardian.close(swept=swept)
-        if self._tunnels is not None:
-            self._tunnels.let_go()
-        self._routes.close()
+        if not self.namespace.gone:
+            self.steering.hand_back(self.namespace)
+        self.steering.let_go()
         self._watch.close()
         if self._tape is not None:
             self._tape.close()
@@ -330,39 +296,6 @@ class Agent:
         """The beginning of a note about a namespace that is not the daemon's own."""
         return f"network namespace {self.namespace.name}: " if self.namespace.name else ""
 
-    def _open_steering(self, settings: CoreSettings) -> None:
-        self._routes.open()
-        if settings.mode != "act" or not self.attends:
-            return
-        self._guardian.open()
-        for line in [*self._routes.sweep(), *self._egress.sweep()]:
-            self.notes.append(f"removed what an earlier run left: {line}")
-        if 1 in settings.rungs:
-            try:
-                self._labels.open()
-            except NoNftError as error:
-                self.off[1] = str(error)
-        for rung, why in self.off.items():
-            self.notes.append(f"rung {rung} is off: {why}")
-
-    def _open_tunnels(self, settings: CoreSettings) -> None:
-        """Those of an earlier run go, or are taken over."""
-        wanted, self._tunnels = self._tunnels, None
-        if not self.acting or not self.attends:
-            if wanted is not None and not self.acting:
-                self.notes.append("tunnels.enabled: tunnels are made in act mode alone")
-            return
-        if wanted is not None and 1 in settings.rungs:
-            try:
-                wanted.open(settings, self._routes, self.probes, self.senses.traces)
-                self._tunnels = wanted
-                wanted.set_uplinks(self._infos.values())
-            except (OSError, RuntimeError) as error:
-                self.notes.append(f"no tunnels: {error}")
-            self.notes += wanted.notes()
-        if self._tunnels is None:
-            self.notes += [f"removed what an earlier run left: {line}" for line in sweep_tunnels()]
-
     def _open_moves(self) -> None:
         steer = self.config.rdma.steer
         if not steer.live_qps or not self.acting or self._queue_pairs is None or self._undo is None:
@@ -390,11 +323,11 @@ class Agent:
 
     def ways_to(self, address: str) -> tuple[str, ...]:
         """The uplinks that rung 2 can choose from for an address."""
-        return self._routes.ways_to(address)
+        return self.steering.routes.ways_to(address)
 
     def _uplink_towards(self, own: str, peer: str) -> str:
         try:
-            return self._routes.blind_uplink(peer, own)
+            return self.steering.routes.blind_uplink(peer, own)
         except OSError:
             return ""
 
@@ -419,48 +352,28 @@ class Agent:
     # what the kernel tells
 
     def _from_watch(self, event: ev.Event) -> None:
-        if isinstance(event, ev.SteeringLost):
-            if event.what in self._removed:
-                return  # one removal, told route by route
-            self._removed.add(event.what)
-            kind, _, name = event.what.partition(" ")
-            if kind == "group":
-                self._routes.forget(name)
+        if isinstance(event, ev.SteeringLost) and not self.steering.lost(event.what):
+            return  # one removal, told route by route
         self.submit(event)
-
-    def _own_port_ids(self) -> set[int]:
-        ours = {self._routes.port_id}
-        if self._tunnels is not None and self._tunnels.edge is not None:
-            ours.add(self._tunnels.edge.port_id)
-        return ours
 
     def _on_routes(self) -> None:
         """Others' routes are not what they were: ours lie over those that are there, and lead where those lead."""
-        if self.driver is not None and self.acting and self.attends:
-            self._try(self._routes.refresh)
-            if self._tunnels is not None:
-                tunnels = self._tunnels
-                self._try(lambda: tunnels.set_uplinks(self._infos.values()))
+        if self.driver is not None and self.steering.steers:
+            self._try(self.steering.routes.refresh)
+            self._try(lambda: self.steering.set_tunnels(self._infos.values()))
 
     def _on_uplink(self, info: UplinkInfo) -> None:
         before = self._infos.get(info.name)
         self._infos[info.name] = info
-        named = {one.name for one in self.config.uplinks}
-        self._routes.set_ways(
-            {
-                one.name: Way(one.index, one.gateway4, one.gateway6, everywhere=one.name in named)
-                for one in self._infos.values()
-                if one.present
-            }
-        )
+        self.steering.set_ways(self._infos.values())
         if self.driver is not None:
             with self.namespace:
                 self.senses.tell_uplink(info)
-            if self._tunnels is not None and _concerns_tunnels(before, info):
-                tunnels = self._tunnels
-                self._again(lambda: tunnels.set_uplinks(self._infos.values()))
-            if self.acting and self.attends and info.usable and before is not None and not before.usable:
-                self._again(self._refresh)
+            if self.steering.tunnels is not None and concerns_tunnels(before, info):
+                self._again(lambda: self.steering.set_tunnels(self._infos.values()))
+            if self.steering.steers and info.usable and before is not None and not before.usable:
+                for work in self.steering.refreshes():
+                    self._again(work)
 
     # inside
 
@@ -479,41 +392,12 @@ class Agent:
     def _spare_queue_pairs(self) -> None:
         """Soft-RoCE's outlive a loss of carrier, from the first of them that is seen on."""
         pairs = self._queue_pairs
-        if pairs is None or not any(pairs.family(flow.qp.device) == "rxe" for flow in pairs.flows):
-            return
-        devices = {one.name: one.index for one in self._infos.values() if one.present}
-        line = self._egress.keep(devices, self._clock.now_s())
-        if line:
-            self.notes.append(line)
-            logger.info(line)
-
-    def _refresh(self) -> None:
-        for work in self._refreshes():
-            self._try(work)
-
-    def _refreshes(self) -> list[Callable[[], None]]:
-        """Re-arm what expires, and put back what the kernel has dropped with a carrier; each whether or not the other
-        can be."""
-        works: list[Callable[[], None]] = []
-        if 1 not in self.off and 1 in self.config.rungs:
-            works.append(self._labels.refresh)
-        if self._tunnels is not None:
-            works.append(self._tunnels.refresh)
-        return [*works, self._routes.refresh, self._guardian.check]
+        if pairs is not None and any(pairs.family(flow.qp.device) == "rxe" for flow in pairs.flows):
+            self.steering.spare_queue_pairs(self._infos.values(), self._clock.now_s())
 
     @property
     def uplinks(self) -> dict[str, UplinkInfo]:
         return dict(self._infos)
-
-
-def _concerns_tunnels(before: UplinkInfo | None, now: UplinkInfo) -> bool:
-    """A carrier that goes does not: its moment belongs to the traffic. One that comes does: the kernel may have taken
-    routes away."""
-    if before is None or (now.usable and not before.usable):
-        return True
-    return (before.present, before.index, before.mtu, before.gateway4) != (
-        now.present, now.index, now.mtu, now.gateway4,
-    )  # fmt: skip
 
 
 def journal_folder(config: Config) -> Path:

@@ -85,7 +85,7 @@ def _rss_bytes() -> int:
 def _rungs(agent: Agent) -> dict[str, dict[str, Any]]:
     rungs = {}
     for rung in (1, 2):
-        why = agent.off.get(rung, "")
+        why = agent.steering.off.get(rung, "")
         if rung not in agent.config.rungs:
             why = "off in the configuration"
         elif not agent.config.prefixes:

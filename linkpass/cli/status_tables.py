@@ -67,7 +67,8 @@ def _uplinks(view: Row) -> RenderableType:
     for row in view.get("uplinks") or ():
         until = row.get("suppressed_until_s")
         held = "" if until is None else "held down by damping"
-        why = "; ".join(filter(None, (row.get("why"), held)))
+        full = f"overrun: {row['overrun']}" if row.get("overrun") else ""
+        why = "; ".join(filter(None, (row.get("why"), full, held)))
         usable = word("usable" if row.get("usable") else "unusable")
         rows.append(
             (

@@ -21,6 +21,8 @@ class UplinkView(msgspec.Struct, frozen=True):
     penalty: float
     suppressed_until_s: float | None
     carries: bool
+    overrun: str = ""
+    """Why its own queue stands: more is sent over it than it carries. Empty: it does not."""
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -163,6 +165,7 @@ def view_of(world: World, now_s: float) -> View:
             round(uplink.element.penalty_now(now_s), 1),
             uplink.element.reuse_at_s(now_s) if uplink.element.suppressed else None,
             uplink.name in carrying,
+            world.congestion.overrun.get(uplink.name, ""),
         )
         for uplink in world.uplinks.values()
     )

@@ -44,7 +44,7 @@ def test_status_for_people(desk: Desk, linkpass: Linkpass) -> None:
         "host1 fd00:ff::1 · act · linkpass 0.1.0 · up 1 h 02 min",
         "rung 1 armed: labels steer",
         "rung 2 off: no next-hop objects",
-        "no carrier; held down by damping",
+        "no carrier; overrun: 12 MB dropped in a second; held down by damping",
         "blackhole on 2 of 2 paths [eth1]",
         "6 good 2 blackhole",
         "blamed: link leaf1>spine1",

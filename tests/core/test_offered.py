@@ -92,6 +92,15 @@ def test_a_blackhole_behind_an_overrun_uplink_is_left_at_once() -> None:
     assert LINK not in sim.carrying()
 
 
+def test_an_overrun_uplink_shows_it_while_it_lasts() -> None:
+    sim = FabricSim().start()
+    for event in (OVERRUN, ev.UplinkOverrun(uplink="eth1")):
+        sim.post(event)
+        sim.run(0.1)
+        shown = {one.name: one.overrun for one in sim.core.view(sim.now_s).uplinks}
+        assert shown == {"eth1": event.why, "eth2": ""}
+
+
 def test_the_other_uplink_is_not_excused_nor_this_one_when_it_is_over() -> None:
     sim = FabricSim().start()
     mark = sim.mark()

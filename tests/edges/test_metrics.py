@@ -36,6 +36,8 @@ def test_values() -> None:
     assert found["linkpass_rung_armed", ("2",)] == 0
     assert found["linkpass_uplink_speed_bytes_per_second", ("eth1",)] == 1.25e9
     assert found["linkpass_uplink_suppressed", ("eth2",)] == 1
+    assert [found["linkpass_uplink_overrun", (name,)] for name in ("eth1", "eth2")] == [0, 1]
+    assert found["linkpass_peer_slow", ("host2", PEERS[0])] == 1
     assert found["linkpass_link_state", ("leaf1>spine1", "down")] == 1
     assert found["linkpass_paths", ("blackhole", PEERS[0], "eth1")] == 1
     assert found["linkpass_path_worst_loss_ratio", (PEERS[0], "eth1")] == 1.0
@@ -61,6 +63,7 @@ def test_what_is_unknown_is_absent_and_not_zero() -> None:
     assert ("linkpass_path_worst_loss_ratio", (PEERS[1], "eth2")) not in found
     assert ("linkpass_path_least_rtt_seconds", (PEERS[1], "eth2")) not in found
     assert ("linkpass_uplink_speed_bytes_per_second", ("eth2",)) not in found
+    assert ("linkpass_peer_slow", ("", PEERS[1])) not in found
     assert set(samples({})) == {("linkpass_info", ("", "", ""))}
 
 

@@ -59,6 +59,8 @@ def _uplinks(view: View) -> Iterator[Metric]:
     yield from gauge("uplink_damping_penalty", "Damping penalty of an uplink.", who, penalty)
     held = [(name, row.get("suppressed_until_s") is not None) for name, row in rows]
     yield from gauge("uplink_suppressed", "1 while damping holds an uplink down.", who, held)
+    full = [(name, bool(row["overrun"])) for name, row in rows if "overrun" in row]
+    yield from gauge("uplink_overrun", "1 while more is sent over an uplink than it carries.", who, full)
     speed = [(name, row["speed_bps"] / 8) for name, row in rows if row.get("speed_bps")]
     yield from gauge("uplink_speed_bytes_per_second", "Speed of an uplink's port.", who, speed)
 
@@ -71,6 +73,8 @@ def _peers(view: View) -> Iterator[Metric]:
     yield from gauge("peer_active", "1 while this host has connections with a peer.", who, active)
     silent = [(peer, row.get("silent")) for peer, row in rows]
     yield from gauge("peer_silent", "1 while nothing at all is heard from a peer.", who, silent)
+    slow = [(peer, bool(row["slow"])) for peer, row in rows if "slow" in row]
+    yield from gauge("peer_slow", "1 while a host lets probes wait much longer than the others do.", who, slow)
     stale = [(peer, row.get("stale_s")) for peer, row in rows]
     yield from gauge("peer_stale_seconds", "Time since anything was heard from a peer.", who, stale)
     steerable = [
