@@ -17,7 +17,11 @@ from linkpass.app.namespace import Namespace
 from linkpass.app.process import Daemon
 from linkpass.config import Config
 from linkpass.config.model import Health, Journal
+from linkpass.core import commands as cmd
+from linkpass.core import events as ev
+from linkpass.core.machine import Core
 from linkpass.core.settings import CoreSettings
+from linkpass.driver import Driver
 from linkpass.edges import moves, tcp_timers
 from linkpass.edges.notify import Notifier
 from linkpass.edges.probes import ProbeEdge
@@ -169,3 +173,29 @@ def test_each_kind_is_logged_once_and_every_one_is_counted() -> None:
     with pytest.raises(asyncio.CancelledError), faults.caught("an end"):
         raise asyncio.CancelledError
     assert faults.count == 4
+
+
+class Talkative(Core):
+    """Has more to say of one event than a drain of a hundred peers."""
+
+    def handle(self, event: ev.Event, now_s: float) -> list[cmd.Command]:
+        if not isinstance(event, ev.DrainRequested):
+            return []
+        return [cmd.Record(cmd_id=n, cause="host1-1", what=f"word {n}", why="asked for") for n in range(300)]
+
+    def next_deadline_s(self) -> float | None:
+        return None
+
+
+async def test_an_operator_is_told_all_that_he_caused_however_much_it_is(daemon: Daemon) -> None:
+    made = agent(daemon, lambda: None)
+
+    def tell(word: cmd.Record, said_s: float) -> None:
+        daemon._journal.write(word, said_s, "2026-01-01T00:00:00.000Z")
+
+    made.driver = Driver(Talkative(CoreSettings(host="host1", address="fd00:ff::1")), {}, lambda: 5.0, tell=tell)
+    made.driver.open()
+    answer = await daemon.submit(ev.DrainRequested(link="eth1"))
+    made.driver.close()
+    assert [entry["what"] for entry in answer["entries"]] == [f"word {n}" for n in range(300)]
+    assert answer["cause"] == "host1-1"

@@ -49,8 +49,9 @@ REALTIME_PRIORITY = 5
 """Above ordinary work, below the kernel's own real-time threads (50)."""
 REALTIME_LIMIT_US = 200_000
 """RLIMIT_RTTIME: a daemon that computes this long without waiting is broken, and the kernel ends it."""
-SETTLE_TURNS = 100
-"""An operator's answer waits for at most so many turns of the loop until all that he caused is told."""
+SETTLE_LOOK_S, SETTLE_LOOKS = 0.001, 2000
+"""An operator's answer waits until all that he caused is told, looks so often, and for two seconds at most: the drain
+of an uplink has a few words for each peer."""
 CLEANUP_S = 5.0
 """`cleanup` waits for so long for queues that drain."""
 
@@ -396,13 +397,13 @@ class Daemon:
         return any(told)
 
     async def submit(self, event: Event) -> Mapping[str, Any]:
-        """Hand an operator's event to every core, and say what was decided within the same turns."""
+        """Hand an operator's event to every core, and say what was decided at once."""
         last = self._journal.since(0)
         before = last[-1].seq if last else 0
         for agent in self._agents:
             agent.submit(event)
-        for _ in range(SETTLE_TURNS):
-            await asyncio.sleep(0)
+        for _ in range(SETTLE_LOOKS):
+            await asyncio.sleep(SETTLE_LOOK_S)  # a real wait: turns without one count against RLIMIT_RTTIME
             if all(agent.settled for agent in self._agents):
                 break
         entries = self._journal.since(before)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import probe_lab
 import pytest
 from kernel_lab import KernelLab, inside
+from probe_hosts import heal
 from two_uplinks import TwoUplinks
 
 
@@ -31,3 +33,17 @@ def lab() -> Iterator[KernelLab]:
             yield made
     finally:
         made.down()
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Iterator[probe_lab.Fabric]:
+    """Two hosts with two uplinks each and the switches between them, for all tests of a module."""
+    with probe_lab.standing() as made:
+        yield made
+
+
+@pytest.fixture
+def healed(fabric: probe_lab.Fabric) -> Iterator[None]:
+    """The switches' faults end with the test."""
+    yield
+    heal()

@@ -30,12 +30,6 @@ FROM_H1 = {"l1": "h", "s1": "l1", "s2": "l1", "x1": "h1"}
 """Of each switch the device to which h1's segments come."""
 
 
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
 @dataclass
 class Streams:
     """Connections from h1 to h2, and what each has been sent."""

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import probe_lab as lab
 import pytest
-from probe_hosts import Host, heal, pair
+from probe_hosts import Host, pair
 
 from linkpass.core import events as ev
 
-pytestmark = pytest.mark.netns
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def healed(fabric: lab.Fabric) -> Iterator[None]:
-    yield
-    heal()
+pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("healed")]
 
 
 LARGE = "meta length > 1000 ip6 saddr fd01:ff::1 counter drop"

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import probe_lab as lab
@@ -93,12 +92,6 @@ def probe_path() -> HeardPath:
     made = HeardPath()
     made.window.accept(1)
     return made
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
 
 
 @pytest.mark.netns

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator
 
 import probe_lab as lab
 import pytest
-from probe_hosts import KEY, PLAN, Host, heal, pair
+from probe_hosts import KEY, PLAN, Host, pair
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
@@ -20,19 +19,7 @@ from linkpass.edges.probes.ports import Port
 from linkpass.edges.probes.sending import LAST_SEQUENCE, Sender
 from linkpass.wire import frame, probe
 
-pytestmark = pytest.mark.netns
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def healed(fabric: lab.Fabric) -> Iterator[None]:
-    yield
-    heal()
+pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("healed")]
 
 
 async def test_good_paths_are_told_once_and_then_nothing(fabric: lab.Fabric) -> None:

@@ -5,31 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
 
 import msgspec
 import probe_lab as lab
 import pytest
-from probe_hosts import KEY, Host, heal, pair
+from probe_hosts import KEY, Host, pair
 
 from linkpass.core import commands as cmd
 from linkpass.core import events as ev
 from linkpass.edges.probes.ports import RING_FRAMES
 from linkpass.wire import frame, probe
 
-pytestmark = pytest.mark.netns
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def healed(fabric: lab.Fabric) -> Iterator[None]:
-    yield
-    heal()
+pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("healed")]
 
 
 async def test_a_wrong_key_is_a_counted_drop_and_no_event(fabric: lab.Fabric) -> None:

@@ -8,28 +8,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import probe_lab as lab
 import pytest
-from probe_hosts import KEY, PLAN, Host, heal, pair
+from probe_hosts import KEY, PLAN, Host, pair
 
 from linkpass.core import events as ev
 
-pytestmark = pytest.mark.netns
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def healed(fabric: lab.Fabric) -> Iterator[None]:
-    yield
-    heal()
+pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("healed")]
 
 
 async def test_a_stopped_peer_is_silent_and_no_path_is_blamed(fabric: lab.Fabric, tmp_path: Path) -> None:

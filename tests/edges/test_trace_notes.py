@@ -27,12 +27,6 @@ MANY = tuple(range(1, 25))
 NAMES = {**rig.NAMES, lab.HOSTS["h2"]: "h2"}
 
 
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
-
-
 def plan(*more: str) -> Plan:
     """The small fabric's cables as its plan has them."""
     cables = [f"{a}:{a_port} -- {b}:{b_port}" for a, a_port, b, b_port in lab.LINKS]

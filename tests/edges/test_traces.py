@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import probe_lab as lab
@@ -29,12 +28,6 @@ class Flow(NamedTuple):
     sport: int
     dport: int
     label: int
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[lab.Fabric]:
-    with lab.standing() as made:
-        yield made
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
